@@ -1,0 +1,25 @@
+"""DreamerV3 at its `size1m`, without ensemble, curiosity, pooling and frontier.
+
+    python launch/main.py --config=configs/dreamerv3.py
+
+Machine: 2 CPU cores. B16, T64, H15, all 1024 states as starts, replay ratio 32. Rate: not measured.
+"""
+
+import ml_collections
+
+from configs import base
+
+
+def get_config() -> ml_collections.ConfigDict:
+    """The sizes, rates and scales of Hafner et al. 2023, on the flat Feeder."""
+    config = base.get_config()
+    config.name = "dreamerv3"
+    config.env.update(name="feeder", num_envs=16)
+    config.replay.update(slots=16384, batch=16, length=64, frontier=16384)  # frontier: all, uniform
+    config.model.size = "1m"
+    config.ensemble.members = 0
+    config.dream.update(starts=1024, horizons=(15,), chunk=15)
+    config.behaviour.update(mode="task", layers=3, pool_units=0)
+    config.optimizer.update(model_lr=4e-5, member_lr=4e-5, behaviour_lr=4e-5, warmup=1000)
+    config.run.update(prefill=66, collect_steps=2)
+    return config

@@ -1,0 +1,23 @@
+"""The agent of configs/v4_8.py on a TPU v4-128: 64 chips on 16 hosts.
+
+    python launch/main.py --config=configs/v4_128.py --workdir=DIR    # on every host
+
+Batch, starts and environments grow 4 times, so that a device keeps 16 sequences.
+Rate: not measured.
+"""
+
+import ml_collections
+
+from configs import v4_8
+
+
+def get_config() -> ml_collections.ConfigDict:
+    """`v4_8` on 64 devices, 4 times as wide: mesh (32, 2)."""
+    config = v4_8.get_config()
+    config.name = "v4_128"
+    config.slice = "v4-128"
+    config.mesh.ensemble = 2
+    config.env.num_envs = 4096
+    config.replay.batch = 1024
+    config.dream.starts = 4096
+    return config

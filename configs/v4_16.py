@@ -1,0 +1,20 @@
+"""The agent of configs/v4_8.py on a TPU v4-16: 8 chips on 2 hosts.
+
+    python launch/main.py --config=configs/v4_16.py --workdir=DIR    # on every host
+
+The members are split over 2 devices each: 5 are padded to 6.
+Rate: not measured.
+"""
+
+import ml_collections
+
+from configs import v4_8
+
+
+def get_config() -> ml_collections.ConfigDict:
+    """`v4_8` on 8 devices, 32 sequences each: mesh (4, 2)."""
+    config = v4_8.get_config()
+    config.name = "v4_16"
+    config.slice = "v4-16"
+    config.mesh.ensemble = 2
+    return config

@@ -1,0 +1,34 @@
+"""The full-size agent on a TPU v4-8: 4 chips, which are 4 devices on one host.
+
+    python launch/main.py --config=configs/v4_8.py --workdir=DIR
+
+Where the slice is not there its 4 devices are simulated on the CPU; a quick try of that is
+`--updates=2 --config.replay.slots=256`. An update is about 4.5 TFLOP at horizon 8 and 10 at 64.
+Rate: not measured.
+"""
+
+import ml_collections
+
+from configs import base
+
+
+def get_config() -> ml_collections.ConfigDict:
+    """5 members, 1024 + 32 x 32 latents, 4 million rows of replay, dreams of 8 to 64 steps."""
+    config = base.get_config()
+    config.name = "v4_8"
+    config.slice = "v4-8"
+    config.env.num_envs = 1024
+    config.replay.update(slots=4096, batch=256, length=64, frontier=1024)
+    config.model.update(deter=1024, groups=32, classes=32, hidden=512, units=512, depth=32)
+    config.dream.update(starts=1024, horizons=(8, 16, 32, 64))
+    config.optimizer.update(model_lr=3e-4, member_lr=3e-4, behaviour_lr=1e-4, warmup=1000)
+    config.run.update(
+        steps=10_000_000,
+        prefill=128,
+        collect_steps=2,
+        log_every=10,
+        eval_every=500,
+        checkpoint_every=1000,
+        eval_episodes=64,
+    )
+    return config

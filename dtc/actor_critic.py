@@ -1,0 +1,367 @@
+"""Actor, critics and salience pooling, and what they learn from dreams and from replay.
+
+DreamerV3's actor-critic (Hafner et al. 2023, section "Actor critic learning"): REINFORCE with
+percentile-scaled returns, two-hot critics with a slow copy, and one critic for each kind of reward.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from dtc import distributions as dist
+from dtc import mesh, returns
+from dtc.nets import MLP, Dense, Head, NormAct, Precision
+from dtc.numerics import accum, ema, ema_from_start
+from dtc.types import Array, EnvSpec, Key, PyTree
+
+MODES = ("task", "explore", "mix")
+
+
+@dataclass(frozen=True)
+class BehaviourConfig:
+    """Actor-critic settings."""
+
+    mode: str = "mix"  # task | explore (reward-free, a task actor learns on the side) | mix
+    layers: int = 3  # of actor and critics
+    pool_units: int = 64  # P, width of a salience token; 0: no pooling
+    discount: float = 1 - 1 / 333  # a step
+    lam: float = 0.95  # of the lambda-returns
+    entropy: float = 3e-4  # weight of the policy's entropy, nats
+    unimix: float = 0.01  # share of the uniform distribution in a categorical policy
+    task_weight: float = 1.0  # w_e
+    curiosity_weight: float = 0.1  # w_i
+    task_floor: float = 1.0  # smallest divisor of the extrinsic advantage
+    curiosity_floor: float = 0.01  # smallest divisor of the intrinsic advantage
+    return_rate: float = 0.01  # EMA rate of the return percentiles
+    percentiles: tuple[float, float] = (5.0, 95.0)
+    slow_rate: float = 0.02  # EMA rate of the slow critics
+    slow_scale: float = 1.0  # weight of the slow-critic regulariser
+
+
+@dataclass(frozen=True)
+class Reward:
+    """One kind of reward a policy maximises."""
+
+    name: str  # 'task' or 'curiosity': the critic's name too
+    weight: float
+    floor: float  # smallest return range that divides the advantage
+
+
+@dataclass(frozen=True)
+class Policy:
+    """One actor with its critics. The first policy of a run acts; 'task' is the one evaluated."""
+
+    name: str
+    rewards: tuple[Reward, ...]
+
+
+def policies(cfg: BehaviourConfig) -> tuple[Policy, ...]:
+    """The policies of a mode, the acting one first."""
+    task = Reward("task", cfg.task_weight, cfg.task_floor)
+    curiosity = Reward("curiosity", cfg.curiosity_weight, cfg.curiosity_floor)
+    if cfg.mode == "task":
+        return (Policy("task", (task,)),)
+    if cfg.mode == "mix":
+        return (Policy("task", (task, curiosity)),)
+    return (Policy("explore", (Reward("curiosity", 1.0, cfg.curiosity_floor),)),
+            Policy("task", (Reward("task", 1.0, cfg.task_floor),)))
+
+
+class Salience(nn.Module):
+    """Softmax-weighted sum of tokens: (deter [..., D], stoch [..., S, C]) -> ([..., P], weights).
+
+    Tokens are the S latent groups and the deterministic state of the current step, so the pool is
+    causal by construction; each has a projection of its own, since a bare weighted sum would forget
+    which group a code came from. The score is a learned function of the token.
+    """
+
+    units: int
+    precision: Precision
+
+    @nn.compact
+    def __call__(self, deter: Array, stoch: Array) -> tuple[Array, Array]:
+        compute, param = self.precision
+        groups, classes = stoch.shape[-2:]
+        init = nn.initializers.truncated_normal(1.1368)  # a one-hot input selects one row
+        kernel = self.param("groups", init, (groups, classes, self.units), param)
+        tokens = jnp.einsum("...sc,scp->...sp", stoch.astype(compute), kernel.astype(compute))
+        whole = Dense(self.units, self.precision, name="deter")(deter)[..., None, :]
+        tokens = jnp.concatenate([tokens, whole], -2)
+        score = Dense(1, self.precision, 0.0, use_bias=False, logits=True, name="score")(
+            NormAct(self.precision)(tokens)
+        )
+        weights = jax.nn.softmax(score[..., 0])
+        return jnp.einsum("...l,...lp->...p", weights.astype(compute), tokens), weights
+
+
+class Behaviour(nn.Module):
+    """One policy's networks on a feature [..., D + S*C]."""
+
+    cfg: BehaviourConfig
+    groups: int
+    classes: int
+    units: int
+    bins: int
+    critics: tuple[str, ...]
+    outputs: int  # logits of a discrete policy, twice the action dims of a continuous one
+    precision: Precision
+
+    def setup(self) -> None:
+        c, p = self.cfg, self.precision
+        if c.pool_units:
+            self.salience = Salience(c.pool_units, p)
+        self.actor = Head(c.layers, self.units, self.outputs, 0.01, p)
+        self.critic = {name: Head(c.layers, self.units, self.bins, 0.0, p) for name in self.critics}
+
+    def summarise(self, feature: Array) -> tuple[Array, Array | None]:
+        """What actor and critics read: the feature and, with pooling, its pool; and the weights."""
+        if not self.cfg.pool_units:
+            return feature, None
+        width = self.groups * self.classes
+        stoch = feature[..., -width:].reshape(*feature.shape[:-1], self.groups, self.classes)
+        pooled, weights = self.salience(feature[..., :-width], stoch)
+        return jnp.concatenate([feature, pooled], -1), weights
+
+    def act(self, feature: Array) -> Array:
+        """Logits, or (mean, raw std) of the tanh-Gaussian."""
+        return self.actor(self.summarise(feature)[0])
+
+    def values(self, feature: Array) -> dict[str, Array]:
+        """Two-hot logits of each critic."""
+        x, _ = self.summarise(feature)
+        return {name: head(x) for name, head in self.critic.items()}
+
+    def everything(self, feature: Array) -> tuple[Array, dict[str, Array], Array | None]:
+        """Actor output, critics' logits and salience weights from one pooling."""
+        x, weights = self.summarise(feature)
+        return self.actor(x), {name: head(x) for name, head in self.critic.items()}, weights
+
+
+class ReturnScale(NamedTuple):
+    """Slow percentiles of one kind of return."""
+
+    low: Array  # [] float32
+    high: Array  # [] float32
+
+
+def slow_part(params: PyTree) -> PyTree:
+    """What a slow copy holds: all but the actor."""
+    return {name: p for name, p in params.items() if name != "actor"}
+
+
+def update_slow(slow: PyTree, params: PyTree, cfg: BehaviourConfig) -> PyTree:
+    """slow + rate (params - slow)."""
+    return jax.tree.map(lambda s, p: ema(s, p, cfg.slow_rate), slow, slow_part(params))
+
+
+def sample_action(
+    output: Array, mask: Array | None, keys_n: Key, spec: EnvSpec, cfg: BehaviourConfig
+) -> Array:
+    """Actions [n] or [n, A] in [-1, 1], one key each."""
+    if spec.is_discrete:
+        log_p = log_policy(output, mask, cfg)
+        uniform = jax.vmap(lambda k: jax.random.uniform(k))(keys_n)
+        return dist.sample_categorical(uniform, log_p).astype(jnp.int32)
+    mean, std = gaussian(output)
+    noise = jax.vmap(lambda k: jax.random.normal(k, mean.shape[-1:]))(keys_n)
+    return dist.tanh_gaussian_sample(noise, mean, std)
+
+
+def greedy_action(output: Array, mask: Array | None, spec: EnvSpec, cfg: BehaviourConfig) -> Array:
+    """The mode [n] or [n, A] of the policy."""
+    if spec.is_discrete:
+        return jnp.argmax(log_policy(output, mask, cfg), -1).astype(jnp.int32)
+    return jnp.tanh(gaussian(output)[0])
+
+
+def log_policy(logits: Array, mask: Array | None, cfg: BehaviourConfig) -> Array:
+    """log p(a) [..., A] of the categorical policy, unimix over the allowed actions."""
+    return dist.masked_log_probs(logits, mask, cfg.unimix)
+
+
+def gaussian(output: Array) -> tuple[Array, Array]:
+    """(mean, std) before the tanh: std in [0.1, 1]."""
+    mean, raw = jnp.split(accum(output), 2, -1)
+    return mean, 0.1 + 0.9 * jax.nn.sigmoid(raw + 2.0)
+
+
+def log_prob_and_entropy(
+    output: Array, action: Array, mask: Array | None, spec: EnvSpec, cfg: BehaviourConfig
+) -> tuple[Array, Array]:
+    """log p(a) and entropy, nats, [...] each."""
+    if spec.is_discrete:
+        log_p = log_policy(output, mask, cfg)
+        return dist.categorical_log_prob(log_p, action), dist.categorical_entropy(log_p)
+    mean, std = gaussian(output)
+    return (
+        dist.tanh_gaussian_log_prob(action, mean, std),
+        dist.tanh_gaussian_entropy(action, mean, std),
+    )
+
+
+class Targets(NamedTuple):
+    """What actor and critics regress on, [H, n]; zero at and beyond the horizon."""
+
+    returns: dict[str, Array]  # each critic's lambda-return
+    advantage: Array  # weighted, scaled sum
+    weight: Array  # discounted probability that the dream still runs
+
+
+def targets(
+    dreamed_reward: dict[str, Array],
+    cont: Array,
+    value_0: dict[str, Array],
+    value_tp1: dict[str, Array],
+    alive_0: Array,
+    horizon: Array,
+    scales: dict[str, ReturnScale],
+    boredom: Array,
+    update: Array,
+    policy: Policy,
+    cfg: BehaviourConfig,
+) -> tuple[Targets, dict[str, ReturnScale], dict[str, Array]]:
+    """Returns, advantages and weights of dreams.
+
+    A = sum over kinds of reward of w (R - v) / max(floor, S), S the slow range between the global
+    percentiles of R; the intrinsic kind is further weighted by 1 - boredom.
+
+    Args:
+      dreamed_reward, value_tp1: by kind, [H, n]; cont [H, n]: at s_{t+1}.
+      value_0, alive_0: at s_0, [n].
+      update: [] int32, how many updates came before.
+    """
+    steps_H1 = jnp.arange(cont.shape[0])[:, None]
+    valid_Hn = jnp.broadcast_to(steps_H1 < horizon, cont.shape)
+    discount = cfg.discount * jnp.where(valid_Hn, cont, 0.0)
+    out, info, new_scales, parts = {}, {}, {}, {}
+    for kind in policy.rewards:
+        name = kind.name
+        ret = jax.vmap(
+            lambda r, c, v: returns.lambda_returns(r, c, v, cfg.lam, horizon),
+            in_axes=1, out_axes=1,
+        )(dreamed_reward[name], discount, value_tp1[name])
+        scale, sizes = _scale(ret, horizon, scales[name], update, cfg)
+        value_t = jnp.concatenate([value_0[name][None], value_tp1[name][:-1]])
+        weight = kind.weight * (1.0 - boredom if name == "curiosity" else 1.0)
+        spread = jnp.maximum(kind.floor, scale.high - scale.low)
+        parts[name] = jnp.where(valid_Hn, weight * (ret - value_t) / spread, 0.0)
+        out[name], new_scales[name] = ret, scale
+        info |= {f"{name}/return_scale": spread} | {f"{name}/return_{k}": v for k, v in sizes.items()}
+        info[f"{name}/return"] = _valid_mean(ret, horizon)
+        info[f"{name}/value"] = _valid_mean(jnp.where(valid_Hn, value_t, 0.0), horizon)
+    sizes = {name: jnp.abs(p).sum() for name, p in parts.items()}
+    for name, size in sizes.items():
+        info[f"{name}/advantage"] = _valid_mean(jnp.abs(parts[name]), horizon)
+        info[f"{name}/advantage_share"] = size / jnp.maximum(sum(sizes.values()), 1e-20)
+    alive = jnp.cumprod(jnp.concatenate([alive_0[None], discount[:-1]]), 0)
+    weight = jnp.where(valid_Hn, alive, 0.0)
+    return Targets(out, sum(parts.values()), weight), new_scales, info
+
+
+def _valid_mean(x_Hn: Array, horizon: Array) -> Array:
+    """Mean over the steps before the horizon of an array that is zero beyond it."""
+    return x_Hn.sum() / (horizon * x_Hn.shape[1])
+
+
+def _scale(
+    ret_Hn: Array, horizon: Array, scale: ReturnScale, update: Array, cfg: BehaviourConfig
+) -> tuple[ReturnScale, dict[str, Array]]:
+    """Percentiles over all devices' valid returns, and their EMAs started right."""
+    all_NH = mesh.gather_replicated(ret_Hn.T)
+    valid = jnp.broadcast_to(jnp.arange(ret_Hn.shape[0]) < horizon, all_NH.shape)
+    low, high = returns.global_percentiles(all_NH, valid, cfg.percentiles)
+    new = ReturnScale(
+        ema_from_start(scale.low, low, cfg.return_rate, update + 1),
+        ema_from_start(scale.high, high, cfg.return_rate, update + 1),
+    )
+    return new, {"p05": low, "p95": high}
+
+
+class ChunkData(NamedTuple):
+    """What the losses read of some dreamed steps, [steps, n, ...]."""
+
+    feature: Array
+    action: Array
+    mask: Array | None
+    targets: Targets
+
+
+def loss(
+    net: Behaviour, params: PyTree, slow: PyTree, data: ChunkData, spec: EnvSpec
+) -> tuple[Array, dict[str, Array]]:
+    """Summed actor and critic losses of some dreamed steps.
+
+    -w (log p(a) sg(A) + eta H[p])  +  sum over critics of w (CE(v, twohot(R)) + CE(v, twohot(v_slow)))
+    """
+    cfg, w = net.cfg, data.targets.weight
+    output, logits, weights = net.apply({"params": params}, data.feature, method="everything")
+    slow_logits = net.apply({"params": slow}, data.feature, method="values")
+    log_prob, entropy = log_prob_and_entropy(output, data.action, data.mask, spec, cfg)
+    policy = -w * (log_prob * data.targets.advantage + cfg.entropy * entropy)
+    value = {
+        name: w * critic_loss(logits[name], slow_logits[name], target, net.bins, cfg)
+        for name, target in data.targets.returns.items()
+    }
+    info = {"entropy": entropy.sum(), "loss/actor": policy.sum()}
+    info |= {f"loss/critic_{name}": v.sum() for name, v in value.items()}
+    if weights is not None:
+        info["salience_entropy"] = dist.categorical_entropy(jnp.log(weights + 1e-8)).sum()
+    return policy.sum() + sum(v.sum() for v in value.values()), info
+
+
+def critic_loss(
+    logits: Array, slow_logits: Array, target: Array, bins: int, cfg: BehaviourConfig
+) -> Array:
+    """CE to the two-hot return and, weighted, to the slow critic's mean, [...]."""
+    centers = dist.twohot_bins(bins)
+    slow = lax.stop_gradient(dist.twohot_mean(slow_logits, centers))
+    regulariser = dist.twohot_loss(logits, slow, centers)
+    return dist.twohot_loss(logits, target, centers) + cfg.slow_scale * regulariser
+
+
+def gradients(
+    net: Behaviour, params: PyTree, slow: PyTree, data: ChunkData, horizon: Array, chunk: int,
+    feature_fn, spec: EnvSpec,
+) -> tuple[PyTree, dict[str, Array]]:
+    """Gradients and metrics of the mean loss over the dreamed steps before the horizon.
+
+    Chunks of time are run one after the other: memory holds one chunk's activations, and a shorter
+    horizon runs fewer. `data.feature` holds latents, turned into features by `feature_fn`.
+    """
+    num = data.targets.weight.shape[1]
+    grad_fn = jax.value_and_grad(
+        lambda p, part: loss(net, p, slow, part, spec), has_aux=True
+    )
+
+    def part(i: Array) -> tuple[PyTree, dict[str, Array]]:
+        piece = jax.tree.map(lambda x: lax.dynamic_slice_in_dim(x, i * chunk, chunk, 0), data)
+        (_, info), grads = grad_fn(params, piece._replace(feature=feature_fn(piece.feature)))
+        return grads, info
+
+    def body(i: Array, total: PyTree) -> PyTree:
+        return jax.tree.map(jnp.add, total, part(i))
+
+    zeros = jax.tree.map(
+        lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(lambda: part(jnp.int32(0)))
+    )
+    total = lax.fori_loop(0, horizon // chunk, body, mesh.vary(zeros))
+    return jax.tree.map(lambda x: x / (horizon * num), total)
+
+
+def replay_value_loss(
+    net: Behaviour, params: PyTree, slow: PyTree, feature_TBF: Array, target_TB: Array,
+    weight_TB: Array,
+) -> Array:
+    """The task critic's loss on replayed states: mean of weight x (CE to the returns + slow term)."""
+    logits = net.apply({"params": params}, feature_TBF, method="values")["task"]
+    slow_logits = net.apply({"params": slow}, feature_TBF, method="values")["task"]
+    return (weight_TB * critic_loss(logits, slow_logits, target_TB, net.bins, net.cfg)).mean()
+
+
+def mean_values(logits: dict[str, Array], bins: int) -> dict[str, Array]:
+    """Each critic's expected return [...]."""
+    return {name: dist.twohot_mean(x, dist.twohot_bins(bins)) for name, x in logits.items()}

@@ -1,0 +1,153 @@
+"""Transition members: K cores and priors of their own on the trunk's latents, and their disagreement.
+
+Member k learns KL(sg q(z_{t+1}) || p_k(z_{t+1} | h_t, z_t, a_t)). Members are stacked [E, ...] and
+split over the mesh axis `ensemble`; this module holds all collectives over that axis. Every function
+sees this device's members and its own share of the data, and gathers the data over `ensemble`.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from dtc import distributions as dist
+from dtc import intrinsic, mesh
+from dtc.nets import Precision
+from dtc.rssm import Core, Prior, RSSMConfig, one_hot
+from dtc.types import Array, Key, Latent, Purpose, PyTree
+
+
+@dataclass(frozen=True)
+class EnsembleConfig:
+    """The world-model members."""
+
+    members: int = 5  # K real ones; padded with ghosts where the mesh axis does not divide them
+    data_share: float = 1.0  # share of the sequences each member learns from, drawn anew an update
+
+
+class Member(nn.Module):
+    """One member: (h_t, z_t, a_t) -> log p_k(z_{t+1}) [..., S, C]."""
+
+    cfg: RSSMConfig
+    precision: Precision
+
+    def setup(self) -> None:
+        self.core = Core(self.cfg, self.precision)
+        self.prior = Prior(self.cfg, self.precision)
+
+    def __call__(self, deter: Array, stoch: Array, action: Array) -> Array:
+        flat = stoch.reshape(*deter.shape[:-1], -1)
+        return self.prior(self.core(deter, flat, self.core.embed_action(action)))
+
+
+class Transitions(NamedTuple):
+    """Inputs of the members, flat over data."""
+
+    latent: Latent  # [n, ...]
+    action: Array  # [n, A] as networks see it
+
+
+class MemberSums(NamedTuple):
+    """What the members' loss leaves behind on this device, unnormalised."""
+
+    loss: Array  # [E] sum of weighted KL, nats
+    weight: Array  # [E] sum of weights
+    novelty: Array  # [n] of this device's own transitions
+
+
+def init(root: Key, member: Member, num_actions: int, num_local: int) -> PyTree:
+    """This device's members [num_local, ...], each from its own key."""
+    cfg = member.cfg
+    args = (jnp.zeros((1, cfg.deter)), jnp.zeros((1, cfg.groups * cfg.classes)))
+
+    def one(member_id: Array) -> PyTree:
+        key = mesh.mesh_key(root, Purpose.MEMBER_INIT, member_id, 0)
+        return member.init(key, *args, jnp.zeros((1, num_actions)))["params"]
+
+    return jax.vmap(one)(mesh.member_ids(num_local))
+
+
+def is_real(num_local: int, cfg: EnsembleConfig) -> Array:
+    """[num_local] bool: not a ghost that only pads the mesh axis."""
+    return mesh.member_ids(num_local) < cfg.members
+
+
+def predict(member: Member, params: PyTree, data: Transitions) -> Array:
+    """log p_k of every given transition under each of this device's members, [E, n, S, C]."""
+    stoch = one_hot(data.latent.stoch, member.cfg, member.precision.compute)
+    return jax.vmap(
+        lambda p: member.apply({"params": p}, data.latent.deter, stoch, data.action)
+    )(params)
+
+
+def disagreement(log_p: Array, cfg: EnsembleConfig, kind: str) -> Array:
+    """Novelty [n] of this device's own share of gathered transitions, from log p_k [E, n_all, S, C].
+
+    `jsd` needs one sum over `ensemble`; `anova` and `seed`, kept for comparison, gather the members'
+    probabilities. With predicted means (no sampling) anova's correction is zero.
+    """
+    real = is_real(log_p.shape[0], cfg)[:, None, None, None]
+    prob = jnp.where(real, jnp.exp(log_p), 0.0)
+    if kind == "jsd":
+        entropy = jnp.where(real[..., 0], dist.categorical_entropy(log_p), 0.0)
+        sums = mesh.psum((prob.sum(0), entropy.sum(0)), "ensemble")
+        own_p, own_h = jax.tree.map(mesh.own_rows, mesh.vary(sums))
+        return intrinsic.jsd_novelty(own_p, own_h, cfg.members)
+    prob_EnSC = mesh.own_rows(mesh.gather(prob, "ensemble"), dim=1)[: cfg.members]
+    prob_EnF = prob_EnSC.reshape(*prob_EnSC.shape[:2], -1)
+    if kind == "anova":
+        return intrinsic.anova(prob_EnF, jnp.zeros_like(prob_EnF), 1)
+    return intrinsic.seed_novelty(prob_EnF, prob_EnF * (1.0 - prob_EnF))
+
+
+def novelty(
+    member: Member, params: PyTree, data: Transitions, cfg: EnsembleConfig, kind: str
+) -> Array:
+    """Disagreement u(s_t, a_t) [n] about this device's transitions; no gradient."""
+    if cfg.members <= 1:
+        return jnp.zeros(data.action.shape[0], jnp.promote_types(data.action.dtype, jnp.float32))
+    log_p = predict(member, params, mesh.gather(data, "ensemble"))
+    return jax.lax.stop_gradient(disagreement(log_p, cfg, kind))
+
+
+def sequence_mask(
+    root: Key, update: Array, ids_n: Array, num_global: int, num_local: int, share: float
+) -> Array:
+    """[E, n] bool: whether member e learns from sequence ids_n[n] in this update."""
+    keys = mesh.mesh_keys(root, Purpose.MEMBER_MASK, mesh.member_ids(num_local), update)
+    draw = jax.vmap(lambda k: jax.random.uniform(k, (num_global,)) < share)(keys)
+    return draw[:, ids_n]
+
+
+def loss(
+    member: Member,
+    params: PyTree,
+    data: Transitions,
+    log_post_next: Array,
+    weight: Array,
+    cfg: EnsembleConfig,
+    kind: str,
+) -> tuple[Array, MemberSums]:
+    """Summed loss of this device's members on all data of its row of the mesh.
+
+    Members are independent summands, so the gradient of the sum is each one's own. Sums, not means:
+    the caller adds them over `data` and divides by the summed weight.
+
+    Args:
+      data, log_post_next [n, S, C]: this device's transitions and sg log q(z_{t+1}).
+      weight: [E, n_all] of the gathered transitions, 0 where a pair does not count.
+    """
+    data, log_q = mesh.gather((data, log_post_next), "ensemble")
+    log_p = predict(member, params, data)
+    log_q = jnp.broadcast_to(log_q, log_p.shape)
+    kl_En = dist.categorical_kl(log_q, log_p).sum(-1)
+    counts_En = (weight > 0) & is_real(log_p.shape[0], cfg)[:, None]
+    loss_E = jnp.where(counts_En, kl_En, 0.0).sum(1)
+    weight_E = counts_En.astype(loss_E.dtype).sum(1)
+    if cfg.members <= 1:
+        novelty = jnp.zeros(log_p.shape[1] // mesh.axis_size("ensemble"), loss_E.dtype)
+    else:
+        novelty = disagreement(jax.lax.stop_gradient(log_p), cfg, kind)
+    return loss_E.sum(), MemberSums(loss_E, weight_E, novelty)

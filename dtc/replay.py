@@ -1,0 +1,342 @@
+"""Replay: a ring of packed rows on every device, sampled half near the write head, half anywhere.
+
+Each device keeps the rows of its own environments, time-major, in HBM; the write head is one
+number, the same on every device. A row is packed into a multiple of 128 words, so that adding is
+one `dynamic_update_slice` and sampling one flat `take`. A second ring of the same slots holds the
+latents that acting wrote and updates refresh; it is environment-major, because an update writes
+back the T consecutive slots of a window. All functions work inside `shard_map` and outside alike.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from dtc import mesh
+from dtc.types import Array, Key, Latent, Purpose, PyTree, Row
+
+LANES = 128  # 32-bit words of a TPU vector register row: narrower arrays are padded to it in HBM
+
+
+@dataclass(frozen=True)
+class ReplayConfig:
+    """Size of the ring and of what an update reads from it."""
+
+    slots: int = 4096  # M, rows of each environment
+    batch: int = 16  # B, sequences of an update, over the whole mesh
+    length: int = 32  # T, rows of a sequence (one more is read before them as context)
+    frontier: int = 1024  # F, newest rows the frontier half samples from; >= slots: all of them
+    latents: bool = True  # second ring with the acting-time latents
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for sizes that leave no window to sample."""
+        window = self.length + 1
+        if self.length < 1:
+            raise ValueError(f"replay.length={self.length} must be positive; use replay.length=32.")
+        if self.batch < 2 or self.batch % 2:
+            raise ValueError(
+                f"replay.batch={self.batch} must be even and positive (one half is frontier, one "
+                f"episodic); use replay.batch={max(2, self.batch + 1)}."
+            )
+        for name, rows in (("slots", self.slots), ("frontier", self.frontier)):
+            if rows < window:
+                raise ValueError(
+                    f"replay.{name}={rows} must exceed replay.length={self.length} (a window is "
+                    f"the sequence and one row of context); use replay.{name}={window} or more."
+                )
+
+
+class ReplayState(NamedTuple):
+    """One device's rings (outside `shard_map`: all of it) and the head they share."""
+
+    rows: Array  # [M, N, W] int32, packed Row
+    latents: Array | None  # [N, M, V] int32, packed Latent; None when switched off
+    head: Array  # [] int32, slot written next, the same on every device
+    filled: Array  # [] int32, rows written so far, at most M
+
+
+class SampleIndex(NamedTuple):
+    """Where the sequences of this device were read."""
+
+    id: Array  # [B] int32, global number of the sample: even frontier, odd episodic
+    env: Array  # [B] int32, environment among this device's
+    slot: Array  # [B] int32, ring slot of the context row; the T rows follow it, modulo M
+
+    @property
+    def is_frontier(self) -> Array:
+        """[B] bool: the sample is of the frontier half."""
+        return self.id % 2 == 0
+
+
+def _uint(dtype: Any) -> Any:
+    """The unsigned dtype whose bits a leaf of `dtype` is stored as (64 bits: as two of 32)."""
+    bits = 8 if dtype == jnp.bool_ else 0
+    if jnp.issubdtype(dtype, jnp.floating):
+        bits = jnp.finfo(dtype).bits
+    elif jnp.issubdtype(dtype, jnp.integer):
+        bits = jnp.iinfo(dtype).bits
+    if bits < 8:
+        raise ValueError(
+            f"replay cannot store {dtype}; use bool, or integers or floats of 8+ bits."
+        )
+    return {8: jnp.uint8, 16: jnp.uint16}.get(bits, jnp.uint32)
+
+
+def _num_words(leaf: jax.ShapeDtypeStruct) -> int:
+    return -(-math.prod(leaf.shape) * leaf.dtype.itemsize // 4)
+
+
+def _to_words(x: Array, leaf: jax.ShapeDtypeStruct) -> Array:
+    """uint32 [..., words] of x [..., *leaf.shape].
+
+    A word takes its parts (bytes, half-words) from far apart, part i from the i-th stretch of the
+    leaf: slices and shifts of whole lanes, where neighbouring bytes would need a minor dim of 4.
+    """
+    num_words, uint = _num_words(leaf), _uint(leaf.dtype)
+    batch = x.shape[: x.ndim - len(leaf.shape)]
+    # Bits first: no operation on floats may touch a NaN's payload.
+    bits = x.astype(uint) if leaf.dtype == jnp.bool_ else lax.bitcast_convert_type(x, uint)
+    bits = bits.reshape(*batch, math.prod(bits.shape[len(batch) :]))
+    parts = 4 // np.dtype(uint).itemsize
+    missing = parts * num_words - bits.shape[-1]
+    bits = jnp.pad(bits, [(0, 0)] * len(batch) + [(0, missing)]).astype(jnp.uint32)
+    words = bits[..., :num_words]
+    for i in range(1, parts):
+        words |= bits[..., i * num_words : (i + 1) * num_words] << (32 // parts * i)
+    return words
+
+
+def _from_words(words: Array, leaf: jax.ShapeDtypeStruct) -> Array:
+    """[..., *leaf.shape] from uint32 [..., words]: undoes `_to_words`."""
+    batch, uint = words.shape[:-1], np.dtype(_uint(leaf.dtype))
+    parts = 4 // uint.itemsize
+    bits = [(words >> (32 // parts * i)).astype(uint) for i in range(parts)]
+    halves = max(leaf.dtype.itemsize // 4, 1)  # a 64-bit leaf is two words an element
+    size = math.prod(leaf.shape) * halves
+    flat = jnp.concatenate(bits, axis=-1)[..., :size]
+    shaped = flat.reshape(*batch, *leaf.shape, *([halves] if halves > 1 else []))
+    return shaped != 0 if leaf.dtype == jnp.bool_ else lax.bitcast_convert_type(shaped, leaf.dtype)
+
+
+@dataclass(frozen=True)
+class Codec:
+    """Exact packing of a pytree of arrays into W int32 words, W a multiple of 128, and back.
+
+    Every bit survives: NaN payloads, -0.0, any dtype of 8 to 64 bits, leaves of any size. Each leaf
+    starts at a whole word; the padding is zero.
+    """
+
+    treedef: Any
+    leaves: tuple[jax.ShapeDtypeStruct, ...]
+
+    @classmethod
+    def of(cls, example: PyTree) -> "Codec":
+        """The codec of trees like `example`, unbatched, of arrays or ShapeDtypeStructs."""
+        leaves, treedef = jax.tree.flatten(example)
+        if not leaves:
+            raise ValueError("replay cannot store a pytree without leaves.")
+        for leaf in leaves:
+            _uint(leaf.dtype)
+        return cls(treedef, tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in leaves))
+
+    @property
+    def num_words(self) -> int:
+        """W, words of one packed tree."""
+        return -(-max(1, sum(map(_num_words, self.leaves))) // LANES) * LANES
+
+    def pack(self, tree: PyTree) -> Array:
+        """int32 [..., W] of a tree whose leaves are [..., leaf shape]."""
+        leaves = self.treedef.flatten_up_to(tree)
+        batch = leaves[0].shape[: leaves[0].ndim - len(self.leaves[0].shape)]
+        for x, leaf in zip(leaves, self.leaves, strict=True):
+            if (x.shape, x.dtype) != ((*batch, *leaf.shape), leaf.dtype):
+                raise ValueError(
+                    f"replay row leaf is {x.dtype}{list(x.shape)}, must be "
+                    f"{leaf.dtype}{[*batch, *leaf.shape]} as in the example of its codec."
+                )
+        words = [_to_words(x, leaf) for x, leaf in zip(leaves, self.leaves, strict=True)]
+        padding = self.num_words - sum(w.shape[-1] for w in words)
+        words.append(jnp.zeros((*batch, padding), jnp.uint32))
+        return lax.bitcast_convert_type(jnp.concatenate(words, axis=-1), jnp.int32)
+
+    def unpack(self, words: Array) -> PyTree:
+        """The tree, leaves [..., leaf shape], of int32 words [..., W]."""
+        words = lax.bitcast_convert_type(words, jnp.uint32)
+        leaves, begin = [], 0
+        for leaf in self.leaves:
+            end = begin + _num_words(leaf)
+            leaves.append(_from_words(words[..., begin:end], leaf))
+            begin = end
+        return jax.tree.unflatten(self.treedef, leaves)
+
+
+class Codecs(NamedTuple):
+    """How the two rings are packed (static)."""
+
+    row: Codec
+    latent: Codec | None  # None when the latents are switched off
+
+
+def make_codecs(row: Row, latent: Latent, cfg: ReplayConfig) -> Codecs:
+    """The codecs of one unbatched row and latent, given as arrays or ShapeDtypeStructs."""
+    return Codecs(Codec.of(row), Codec.of(latent) if cfg.latents else None)
+
+
+def init(num_envs: int, cfg: ReplayConfig, codecs: Codecs) -> ReplayState:
+    """An empty replay of `num_envs` environments (inside `shard_map`: of this device's)."""
+    rows = jnp.zeros((cfg.slots, num_envs, codecs.row.num_words), jnp.int32)
+    latents = None
+    if codecs.latent is not None:
+        latents = mesh.vary(jnp.zeros((num_envs, cfg.slots, codecs.latent.num_words), jnp.int32))
+    return ReplayState(mesh.vary(rows), latents, head=jnp.int32(0), filled=jnp.int32(0))
+
+
+def specs(cfg: ReplayConfig) -> ReplayState:
+    """The PartitionSpecs of a ReplayState: rings over every device, the head replicated."""
+    rows: Any = mesh.SHARDED_TIME_MAJOR
+    latents: Any = mesh.SHARDED if cfg.latents else None
+    scalar: Any = mesh.REPLICATED
+    return ReplayState(rows, latents, head=scalar, filled=scalar)
+
+
+def add(
+    state: ReplayState, rows_RN: Row, latents_RN: Latent | None, cfg: ReplayConfig, codecs: Codecs
+) -> ReplayState:
+    """The replay after R more rows of each environment, over the oldest once it is full.
+
+    Args:
+      state: consumed (updated in place when donated).
+      rows_RN: leaves [R, N, ...]; R divides M and is the same at every call, so no write wraps.
+      latents_RN: the state of the trunk at each row, leaves [R, N, ...]; None when switched off.
+    """
+    rows_RNW = codecs.row.pack(rows_RN)
+    num_rows = rows_RNW.shape[0]
+    if cfg.slots % num_rows:
+        raise ValueError(
+            f"run.collect_steps={num_rows} must divide replay.slots={cfg.slots} (no add wraps); "
+            f"use replay.slots={-(-cfg.slots // num_rows) * num_rows}."
+        )
+
+    rows = lax.dynamic_update_slice_in_dim(state.rows, rows_RNW, state.head, axis=0)
+    latents = state.latents
+    if codecs.latent is not None and latents is not None:
+        words_NRV = codecs.latent.pack(latents_RN).swapaxes(0, 1)
+        latents = lax.dynamic_update_slice_in_dim(latents, words_NRV, state.head, axis=1)
+    return ReplayState(
+        rows,
+        latents,
+        head=(state.head + num_rows) % cfg.slots,
+        filled=jnp.minimum(state.filled + num_rows, cfg.slots),
+    )
+
+
+def env_blocks(num_samples: int, num_envs: int) -> tuple[np.ndarray, np.ndarray]:
+    """[B] first and past-the-end environment of each sample; samples 2j and 2j + 1 share block j.
+
+    Block j of B/2 is floor(2jN/B) .. floor(2(j+1)N/B), at least one environment. B and N may be
+    those of one device: where B is a multiple of 2 x devices and N of devices, its blocks are the
+    global ones less its first environment. So no sample needs another device, on any mesh.
+    """
+    block_B = np.arange(num_samples, dtype=np.int64) // 2
+    low_B = 2 * block_B * num_envs // num_samples
+    high_B = 2 * (block_B + 1) * num_envs // num_samples
+    return low_B.astype(np.int32), np.maximum(high_B, low_B + 1).astype(np.int32)
+
+
+def draw(root: Key, update: Array | int, state: ReplayState, cfg: ReplayConfig) -> SampleIndex:
+    """This device's share of the update's B samples: an environment and a window of each.
+
+    With rows counted from the oldest (0) to the newest (filled - 1), a window of T + 1 rows starts
+    at 0 .. filled - T - 1 and so never crosses the write head. Episodic samples start uniformly
+    there, frontier samples uniformly where the window lies in the newest F rows. O(1) a sample.
+
+    Args:
+      root: the run's root key, only folded; sample id and update name the draw.
+      state: holds at least T + 1 rows of each environment (else windows show unwritten zeros).
+    """
+    num_local, remainder = divmod(cfg.batch, mesh.num_devices())
+    assert remainder == 0 and num_local % 2 == 0, "replay.batch must be a multiple of 2 x devices"
+    id_B = mesh.global_ids(num_local)
+    keys = mesh.mesh_keys(root, Purpose.REPLAY_SAMPLE, id_B, update)
+    low_B, high_B = map(jnp.asarray, env_blocks(num_local, state.rows.shape[1]))
+    num_starts = jnp.maximum(state.filled - cfg.length, 1)
+    newest = jnp.clip(state.filled - cfg.frontier, 0, num_starts - 1)
+
+    def one(key: Key, sample_id: Array, low: Array, high: Array) -> tuple[Array, Array]:
+        env_key, start_key = jax.random.split(key)
+        first = jnp.where(sample_id % 2 == 0, newest, 0)
+        env = jax.random.randint(env_key, (), low, high, jnp.int32)
+        return env, jax.random.randint(start_key, (), first, num_starts, jnp.int32)
+
+    env_B, start_B = jax.vmap(one)(keys, id_B, low_B, high_B)
+    return SampleIndex(id_B, env_B, slot=(state.head - state.filled + start_B) % cfg.slots)
+
+
+def sample(
+    root: Key, update: Array | int, state: ReplayState, cfg: ReplayConfig, codecs: Codecs
+) -> tuple[Row, Latent | None, SampleIndex]:
+    """Rows [B, T + 1, ...] of the sequences, latents [B, ...] of their first rows, the index.
+
+    B is this device's share. The first row of each is context: its latent starts the sequence.
+    """
+    index = draw(root, update, state, cfg)
+    slot_BT = (index.slot[:, None] + jnp.arange(cfg.length + 1)[None]) % cfg.slots
+    rows_BT = codecs.row.unpack(_gather(state.rows, slot_BT, index.env[:, None]))
+    context_B = None
+    if codecs.latent is not None and state.latents is not None:
+        context_B = codecs.latent.unpack(_gather(state.latents, index.env, index.slot))
+    return rows_BT, context_B, index
+
+
+def _gather(ring: Array, i: Array, j: Array) -> Array:
+    """[..., W] rows `ring[i, j]` [..., W]: one gather of whole rows, from where they lie.
+
+    A flat view of the ring would be a copy of it on TPU where its middle dim is no multiple of 8.
+    """
+    return ring.at[i, j].get(mode="clip")
+
+
+def write_back(
+    state: ReplayState, index: SampleIndex, latents_BT: Latent, cfg: ReplayConfig, codecs: Codecs
+) -> ReplayState:
+    """The replay with the latents of rows 1..T of each sampled window replaced by newer ones.
+
+    In ascending sample id, the last wins where windows overlap; the context rows stay. The state is
+    unchanged when the latents are switched off.
+
+    Args:
+      state: the one `index` was sampled from, nothing added since (consumed, updated in place).
+      latents_BT: leaves [B, T, ...], the posteriors of rows 1..T.
+    """
+    if codecs.latent is None or state.latents is None:
+        return state
+    words_BTV = codecs.latent.pack(latents_BT)
+
+    def write_window(ring: Array, xs: tuple[Array, Array, Array]) -> tuple[Array, None]:
+        return _write_slabs(ring, *xs), None
+
+    xs = (index.slot, index.env, words_BTV)
+    latents, _ = lax.scan(write_window, state.latents, xs)
+    return ReplayState(state.rows, latents, state.head, state.filled)
+
+
+def _write_slabs(ring: Array, slot: Array, env: Array, words_TV: Array) -> Array:
+    """`ring` [N, M, V] with `words_TV` at the T slots after `slot`: one slab, two at the wrap.
+
+    Shapes are static, so both slabs have T slots and are always written: the first ends at the
+    ring's end at the latest, the second begins at its start; what the window does not cover is
+    written as it was.
+    """
+    num_slots, (length, num_words) = ring.shape[1], words_TV.shape
+    begin = (slot + 1) % num_slots
+    for first in (jnp.minimum(begin, num_slots - length), jnp.zeros_like(begin)):
+        step_T = (first + jnp.arange(length) - begin) % num_slots  # the window's row at each slot
+        old_TV = lax.dynamic_slice(ring, (env, first, 0), (1, length, num_words))[0]
+        new_TV = jnp.take(words_TV, step_T, axis=0, mode="clip")
+        slab_TV = jnp.where((step_T < length)[:, None], new_TV, old_TV)
+        ring = lax.dynamic_update_slice(ring, slab_TV[None], (env, first, 0))
+    return ring
