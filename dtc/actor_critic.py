@@ -4,6 +4,7 @@ DreamerV3's actor-critic (Hafner et al. 2023, section "Actor critic learning"): 
 percentile-scaled returns, two-hot critics with a slow copy, and one critic for each kind of reward.
 """
 
+import dataclasses
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -14,7 +15,7 @@ from jax import lax
 
 from dtc import distributions as dist
 from dtc import mesh, returns
-from dtc.nets import MLP, Dense, Head, NormAct, Precision
+from dtc.nets import Dense, Head, NormAct, Precision, twohot_head
 from dtc.numerics import accum, ema, ema_from_start
 from dtc.types import Array, EnvSpec, Key, PyTree
 
@@ -32,10 +33,10 @@ class BehaviourConfig:
     lam: float = 0.95  # of the lambda-returns
     entropy: float = 3e-4  # weight of the policy's entropy, nats
     unimix: float = 0.01  # share of the uniform distribution in a categorical policy
-    task_weight: float = 1.0  # w_e
-    curiosity_weight: float = 0.1  # w_i
-    task_floor: float = 1.0  # smallest divisor of the extrinsic advantage
-    curiosity_floor: float = 0.01  # smallest divisor of the intrinsic advantage
+    extrinsic_weight: float = 1.0  # w_e
+    intrinsic_weight: float = 0.1  # w_i
+    extrinsic_floor: float = 1.0  # smallest divisor of the extrinsic advantage
+    intrinsic_floor: float = 0.01  # smallest divisor of the intrinsic advantage
     return_rate: float = 0.01  # EMA rate of the return percentiles
     percentiles: tuple[float, float] = (5.0, 95.0)
     slow_rate: float = 0.02  # EMA rate of the slow critics
@@ -46,14 +47,14 @@ class BehaviourConfig:
 class Reward:
     """One kind of reward a policy maximises."""
 
-    name: str  # 'task' or 'curiosity': the critic's name too
+    name: str  # 'extrinsic' or 'intrinsic': the critic's name too
     weight: float
     floor: float  # smallest return range that divides the advantage
 
 
 @dataclass(frozen=True)
 class Policy:
-    """One actor with its critics. The first policy of a run acts; 'task' is the one evaluated."""
+    """One actor with its critics. The first policy of a run acts, the last one, `task`, is evaluated."""
 
     name: str
     rewards: tuple[Reward, ...]
@@ -61,14 +62,13 @@ class Policy:
 
 def policies(cfg: BehaviourConfig) -> tuple[Policy, ...]:
     """The policies of a mode, the acting one first."""
-    task = Reward("task", cfg.task_weight, cfg.task_floor)
-    curiosity = Reward("curiosity", cfg.curiosity_weight, cfg.curiosity_floor)
-    if cfg.mode == "task":
-        return (Policy("task", (task,)),)
+    extrinsic = Reward("extrinsic", cfg.extrinsic_weight, cfg.extrinsic_floor)
+    intrinsic = Reward("intrinsic", cfg.intrinsic_weight, cfg.intrinsic_floor)
     if cfg.mode == "mix":
-        return (Policy("task", (task, curiosity)),)
-    return (Policy("explore", (Reward("curiosity", 1.0, cfg.curiosity_floor),)),
-            Policy("task", (Reward("task", 1.0, cfg.task_floor),)))
+        return (Policy("task", (extrinsic, intrinsic)),)
+    task = Policy("task", (dataclasses.replace(extrinsic, weight=1.0),))
+    explore = Policy("explore", (dataclasses.replace(intrinsic, weight=1.0),))
+    return (task,) if cfg.mode == "task" else (explore, task)
 
 
 class Salience(nn.Module):
@@ -115,7 +115,7 @@ class Behaviour(nn.Module):
         if c.pool_units:
             self.salience = Salience(c.pool_units, p)
         self.actor = Head(c.layers, self.units, self.outputs, 0.01, p)
-        self.critic = {name: Head(c.layers, self.units, self.bins, 0.0, p) for name in self.critics}
+        self.critic = {name: twohot_head(c.layers, self.units, self.bins, p) for name in self.critics}
 
     def summarise(self, feature: Array) -> tuple[Array, Array | None]:
         """What actor and critics read: the feature and, with pooling, its pool; and the weights."""
@@ -246,7 +246,7 @@ def targets(
         )(dreamed_reward[name], discount, value_tp1[name])
         scale, sizes = _scale(ret, horizon, scales[name], update, cfg)
         value_t = jnp.concatenate([value_0[name][None], value_tp1[name][:-1]])
-        weight = kind.weight * (1.0 - boredom if name == "curiosity" else 1.0)
+        weight = kind.weight * (1.0 - boredom if name == "intrinsic" else 1.0)
         spread = jnp.maximum(kind.floor, scale.high - scale.low)
         parts[name] = jnp.where(valid_Hn, weight * (ret - value_t) / spread, 0.0)
         out[name], new_scales[name] = ret, scale
@@ -356,9 +356,9 @@ def replay_value_loss(
     net: Behaviour, params: PyTree, slow: PyTree, feature_TBF: Array, target_TB: Array,
     weight_TB: Array,
 ) -> Array:
-    """The task critic's loss on replayed states: mean of weight x (CE to the returns + slow term)."""
-    logits = net.apply({"params": params}, feature_TBF, method="values")["task"]
-    slow_logits = net.apply({"params": slow}, feature_TBF, method="values")["task"]
+    """The extrinsic critic's loss on replayed states: mean of weight x (CE to the returns + slow term)."""
+    logits = net.apply({"params": params}, feature_TBF, method="values")["extrinsic"]
+    slow_logits = net.apply({"params": slow}, feature_TBF, method="values")["extrinsic"]
     return (weight_TB * critic_loss(logits, slow_logits, target_TB, net.bins, net.cfg)).mean()
 
 

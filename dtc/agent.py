@@ -160,7 +160,7 @@ def novelty_fn(a: Agent, params: Params, latent: Latent, action: Array) -> Array
 def model_fns(a: Agent, params: Params, policy: Policy) -> ModelFns:
     """What dreaming under a policy needs."""
     net, behaviour = a.net(policy), params.behaviour[policy.name]
-    is_curious = any(r.name == "curiosity" for r in policy.rewards)
+    is_curious = any(r.name == "intrinsic" for r in policy.rewards)
 
     def step(latent: Latent, action: Array, uniform: Array) -> Latent:
         action = rssm.network_action(action, a.env.spec, a.precision.compute)

@@ -40,10 +40,15 @@ class CollectInfo(NamedTuple):
 
 
 def init(
-    root: Key, ids_N: Array, env: Environment, trunk: rssm.Trunk, cfg: vector.VectorConfig
+    root: Key,
+    ids_N: Array,
+    env: Environment,
+    trunk: rssm.Trunk,
+    cfg: vector.VectorConfig,
+    calls: Array | int = 0,
 ) -> ActorState:
-    """Environments at the start of an episode and empty latents."""
-    env_state, timestep = vector.reset(root, ids_N, env, cfg)
+    """Environments at the start of an episode and empty latents; `calls` numbers this call."""
+    env_state, timestep = vector.reset(root, ids_N, env, cfg, calls)
     num = ids_N.shape[0]
     latent = rssm.zero_latent(num, trunk.cfg, trunk.precision)
     action = jnp.zeros((num, trunk.num_actions), trunk.precision.compute)

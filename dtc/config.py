@@ -194,10 +194,10 @@ RANGES = {  # every number of the configuration, elements of tuples alike
     "behaviour.lam": SHARE,
     "behaviour.entropy": NATURAL,
     "behaviour.unimix": BELOW_ONE,
-    "behaviour.task_weight": NATURAL,
-    "behaviour.curiosity_weight": NATURAL,
-    "behaviour.task_floor": POSITIVE,
-    "behaviour.curiosity_floor": POSITIVE,
+    "behaviour.extrinsic_weight": NATURAL,
+    "behaviour.intrinsic_weight": NATURAL,
+    "behaviour.extrinsic_floor": POSITIVE,
+    "behaviour.intrinsic_floor": POSITIVE,
     "behaviour.return_rate": RATE,
     "behaviour.percentiles": Range(0, 100),
     "behaviour.slow_rate": RATE,
@@ -301,7 +301,7 @@ def names(cls: Any = Config, path: str = "") -> dict[str, Any]:
 def wrong_type(name: str, value: Any) -> ConfigError:
     """The error of a value that is no number, word or tuple where one is needed."""
     noun = NOUNS.get(names()[name], "a tuple of numbers")
-    return ConfigError(f"{name}={_show(value)} is not {noun}.{_example(name)}")
+    return ConfigError(f"{name}={show(value)} is not {noun}.{_example(name)}")
 
 
 def did_you_mean(name: str, options: Iterable[str]) -> str:
@@ -319,14 +319,14 @@ def _count(n: int, noun: str) -> str:
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
 
-def _show(value: Any) -> str:
+def show(value: Any) -> str:
     """A value as one types it: tuples without brackets, which a shell would want quoted."""
     is_tuple = isinstance(value, tuple | list)
     return ",".join(map(str, value)) + "," * (len(value) == 1) if is_tuple else str(value)
 
 
 def _fail(name: str, value: Any, rule: str, use: Any) -> None:
-    raise ConfigError(f"{name}={_show(value)} {rule}. Use --config.{name}={_show(use)}.")
+    raise ConfigError(f"{name}={show(value)} {rule}. Use --config.{name}={show(use)}.")
 
 
 def _example(name: str) -> str:
@@ -335,7 +335,7 @@ def _example(name: str) -> str:
     for part in name.split("."):
         default = getattr(cls, part, None)
         cls = get_type_hints(cls).get(part)
-    return "" if default is None else f" Use --config.{name}={_show(default)}."
+    return "" if default is None else f" Use --config.{name}={show(default)}."
 
 
 def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -395,7 +395,7 @@ def _convert_tuple(name: str, value: Any, hints: tuple[Any, ...]) -> tuple[Any, 
         hints = hints[:1] * max(len(value), 1)
     if len(value) != len(hints):
         lengths = f"has length {len(value)}, not {len(hints)}"
-        raise ConfigError(f"{name}={_show(value)} {lengths}.{_example(name)}")
+        raise ConfigError(f"{name}={show(value)} {lengths}.{_example(name)}")
     return tuple(_convert(name, v, hint) for v, hint in zip(value, hints, strict=True))
 
 

@@ -59,15 +59,12 @@ def sample_categorical(uniform: Array, logits: Array) -> Array:
       logits: [..., C], need not be normalised.
     """
     probs_C = jax.nn.softmax(accum(logits))
+    # A parallel cumulative sum may add in another order for each entry, and so grow at a zero.
     cdf_C = jnp.where(probs_C > 0, jnp.cumsum(probs_C, -1), 0)
-    total = jnp.max(cdf_C, -1)
-    # Strictly below the largest entry, so that at least one class lies above.
-    below_total = total * (1 - jnp.finfo(total.dtype).eps)
-    level = jnp.minimum(accum(uniform) * total, below_total)
-    classes = probs_C.shape[-1]
-    ids_C = jnp.arange(classes, dtype=jnp.int32)
-    above_C = cdf_C > jnp.expand_dims(level, -1)
-    return jnp.min(jnp.where(above_C, jnp.broadcast_to(ids_C, above_C.shape), classes - 1), -1)
+    # At least one entry is above: the rounded product with a number below 1 stays below the total.
+    level_C = jnp.expand_dims(accum(uniform), -1) * jnp.max(cdf_C, -1, keepdims=True)
+    ids_C = jax.lax.broadcasted_iota(jnp.int32, cdf_C.shape, cdf_C.ndim - 1)
+    return jnp.min(jnp.where(cdf_C > level_C, ids_C, cdf_C.shape[-1] - 1), -1)
 
 
 def categorical_log_prob(logp: Array, ids: Array) -> Array:
@@ -110,8 +107,8 @@ def _row(values: np.ndarray, like: Array) -> Array:
 def twohot_mean(logits: Array, bins: np.ndarray) -> Array:
     """[...] mean of softmax(logits) over antisymmetric bins [C]: sum_{i>0} b_i (p_i - p_-i).
 
-    Symmetric probabilities give exactly 0. Products of opposite bins added up would not: a fused
-    multiply-add rounds only one of the two, an error of the size of b_C = 5e8 times 1e-8.
+    Symmetric probabilities give exactly 0. A sum of opposite products need not: a fused
+    multiply-add rounds only one of the two, an error of up to b_C = 5e8 times p times 6e-8.
     """
     probs_C = jax.nn.softmax(accum(logits))
     half = len(bins) // 2

@@ -14,14 +14,13 @@ Metrics = dict[str, Array]  # name -> [] float32 or wider
 
 def reduce_mean(metrics: Mapping[str, Array], mean_fn: Callable[[Array], Array]) -> Metrics:
     """The metrics averaged over devices by one `mean_fn` (a pmean) of one vector of all of them."""
-    names = sorted(metrics)
-    for name in names:
-        if jnp.shape(metrics[name]):
-            raise ValueError(f"metric {name} has shape {jnp.shape(metrics[name])}: give a scalar.")
-    if not names:
+    for name, x in metrics.items():
+        if jnp.shape(x):
+            raise ValueError(f"metric {name} has shape {jnp.shape(x)}: give a scalar.")
+    if not metrics:
         return {}
-    vector_L = mean_fn(jnp.stack([accum(metrics[name]) for name in names]))
-    return {name: vector_L[i] for i, name in enumerate(names)}
+    vector_L = mean_fn(jnp.stack([accum(x) for x in metrics.values()]))
+    return {name: vector_L[i] for i, name in enumerate(metrics)}
 
 
 def zeros_like_metrics(metrics: Mapping[str, Any]) -> Metrics:

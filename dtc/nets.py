@@ -11,7 +11,9 @@ from typing import Any, NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from dtc.distributions import twohot_bins
 from dtc.numerics import accum, symlog
 from dtc.types import Array
 
@@ -48,6 +50,7 @@ class Dense(nn.Module):
     scale: float = 1.0
     fan_in: int = 0
     use_bias: bool = True
+    bias_init: nn.initializers.Initializer = nn.initializers.zeros
     logits: bool = False
 
     @nn.compact
@@ -57,7 +60,7 @@ class Dense(nn.Module):
         kernel = self.param("kernel", init, (x.shape[-1], self.features), param)
         y = accum(x.astype(compute) @ kernel.astype(compute))
         if self.use_bias:
-            bias = self.param("bias", nn.initializers.zeros, (self.features,), param)
+            bias = self.param("bias", self.bias_init, (self.features,), param)
             y = y + _trailing(bias, y)
         return y if self.logits else y.astype(compute)
 
@@ -119,11 +122,29 @@ class Head(nn.Module):
     outputs: int
     scale: float
     precision: Precision
+    bias_init: nn.initializers.Initializer = nn.initializers.zeros
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
         x = MLP(self.layers, self.units, self.precision)(x)
-        return Dense(self.outputs, self.precision, self.scale, logits=True)(x)
+        out = Dense(
+            self.outputs, self.precision, self.scale, bias_init=self.bias_init, logits=True
+        )
+        return out(x)
+
+
+def twohot_head(layers: int, units: int, bins: int, precision: Precision) -> Head:
+    """A head of two-hot logits whose mean is exactly 0 at the start.
+
+    Bin b starts with probability in proportion to 1 / (1 + |b|). With equal probabilities the bins at
+    +-5e8 would turn a rounding error of 1e-9 in a probability into 0.5 in the mean.
+    """
+    prior = -np.log1p(np.abs(twohot_bins(bins)))
+
+    def bias_init(key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
+        return jnp.asarray(prior, dtype).reshape(shape)
+
+    return Head(layers, units, bins, 0.0, precision, bias_init)
 
 
 def neighbourhoods(x: Array) -> Array:

@@ -5,8 +5,7 @@ in float32 or wider: every function here starts with `accum`.
 """
 
 import jax.numpy as jnp
-
-from dtc.types import Array
+from jax import Array
 
 
 def accum(x: Array) -> Array:

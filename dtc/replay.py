@@ -1,10 +1,10 @@
 """Replay: a ring of packed rows on every device, sampled half near the write head, half anywhere.
 
 Each device keeps the rows of its own environments, time-major, in HBM; the write head is one
-number, the same on every device. A row is packed into a multiple of 128 words, so that adding is
-one `dynamic_update_slice` and sampling one flat `take`. A second ring of the same slots holds the
-latents that acting wrote and updates refresh; it is environment-major, because an update writes
-back the T consecutive slots of a window. All functions work inside `shard_map` and outside alike.
+number, the same on every device. Rows are packed into a multiple of 128 words: adding is one
+`dynamic_update_slice`, sampling one gather of whole rows. A second ring of the same slots holds the
+latents that acting wrote and updates refresh with one scatter of whole rows. Nothing copies a ring
+and nothing crosses devices. All functions work inside `shard_map` and outside of it alike.
 """
 
 import math
@@ -34,7 +34,6 @@ class ReplayConfig:
 
     def __post_init__(self) -> None:
         """Raises ValueError for sizes that leave no window to sample."""
-        window = self.length + 1
         if self.length < 1:
             raise ValueError(f"replay.length={self.length} must be positive; use replay.length=32.")
         if self.batch < 2 or self.batch % 2:
@@ -43,10 +42,10 @@ class ReplayConfig:
                 f"episodic); use replay.batch={max(2, self.batch + 1)}."
             )
         for name, rows in (("slots", self.slots), ("frontier", self.frontier)):
-            if rows < window:
+            if rows <= self.length:
                 raise ValueError(
                     f"replay.{name}={rows} must exceed replay.length={self.length} (a window is "
-                    f"the sequence and one row of context); use replay.{name}={window} or more."
+                    f"a sequence and one row before it); use replay.{name}={2 * self.length}."
                 )
 
 
@@ -54,7 +53,7 @@ class ReplayState(NamedTuple):
     """One device's rings (outside `shard_map`: all of it) and the head they share."""
 
     rows: Array  # [M, N, W] int32, packed Row
-    latents: Array | None  # [N, M, V] int32, packed Latent; None when switched off
+    latents: Array | None  # [M, N, V] int32, packed Latent; None when switched off
     head: Array  # [] int32, slot written next, the same on every device
     filled: Array  # [] int32, rows written so far, at most M
 
@@ -115,10 +114,9 @@ def _from_words(words: Array, leaf: jax.ShapeDtypeStruct) -> Array:
     batch, uint = words.shape[:-1], np.dtype(_uint(leaf.dtype))
     parts = 4 // uint.itemsize
     bits = [(words >> (32 // parts * i)).astype(uint) for i in range(parts)]
-    halves = max(leaf.dtype.itemsize // 4, 1)  # a 64-bit leaf is two words an element
-    size = math.prod(leaf.shape) * halves
-    flat = jnp.concatenate(bits, axis=-1)[..., :size]
-    shaped = flat.reshape(*batch, *leaf.shape, *([halves] if halves > 1 else []))
+    shape = (*leaf.shape, 2) if leaf.dtype.itemsize == 8 else leaf.shape  # 64 bits: two words
+    flat = jnp.concatenate(bits, axis=-1)[..., : math.prod(shape)]
+    shaped = flat.reshape(*batch, *shape)
     return shaped != 0 if leaf.dtype == jnp.bool_ else lax.bitcast_convert_type(shaped, leaf.dtype)
 
 
@@ -191,14 +189,14 @@ def init(num_envs: int, cfg: ReplayConfig, codecs: Codecs) -> ReplayState:
     rows = jnp.zeros((cfg.slots, num_envs, codecs.row.num_words), jnp.int32)
     latents = None
     if codecs.latent is not None:
-        latents = mesh.vary(jnp.zeros((num_envs, cfg.slots, codecs.latent.num_words), jnp.int32))
+        latents = mesh.vary(jnp.zeros((cfg.slots, num_envs, codecs.latent.num_words), jnp.int32))
     return ReplayState(mesh.vary(rows), latents, head=jnp.int32(0), filled=jnp.int32(0))
 
 
 def specs(cfg: ReplayConfig) -> ReplayState:
     """The PartitionSpecs of a ReplayState: rings over every device, the head replicated."""
     rows: Any = mesh.SHARDED_TIME_MAJOR
-    latents: Any = mesh.SHARDED if cfg.latents else None
+    latents: Any = mesh.SHARDED_TIME_MAJOR if cfg.latents else None
     scalar: Any = mesh.REPLICATED
     return ReplayState(rows, latents, head=scalar, filled=scalar)
 
@@ -210,7 +208,7 @@ def add(
 
     Args:
       state: consumed (updated in place when donated).
-      rows_RN: leaves [R, N, ...]; R divides M and is the same at every call, so no write wraps.
+      rows_RN: leaves [R, N, ...]; R divides M and the R of all calls before, so no write wraps.
       latents_RN: the state of the trunk at each row, leaves [R, N, ...]; None when switched off.
     """
     rows_RNW = codecs.row.pack(rows_RN)
@@ -218,14 +216,13 @@ def add(
     if cfg.slots % num_rows:
         raise ValueError(
             f"run.collect_steps={num_rows} must divide replay.slots={cfg.slots} (no add wraps); "
-            f"use replay.slots={-(-cfg.slots // num_rows) * num_rows}."
+            f"use run.collect_steps={math.gcd(num_rows, cfg.slots)}."
         )
-
     rows = lax.dynamic_update_slice_in_dim(state.rows, rows_RNW, state.head, axis=0)
     latents = state.latents
     if codecs.latent is not None and latents is not None:
-        words_NRV = codecs.latent.pack(latents_RN).swapaxes(0, 1)
-        latents = lax.dynamic_update_slice_in_dim(latents, words_NRV, state.head, axis=1)
+        latents_RNV = codecs.latent.pack(latents_RN)
+        latents = lax.dynamic_update_slice_in_dim(latents, latents_RNV, state.head, axis=0)
     return ReplayState(
         rows,
         latents,
@@ -288,55 +285,50 @@ def sample(
     rows_BT = codecs.row.unpack(_gather(state.rows, slot_BT, index.env[:, None]))
     context_B = None
     if codecs.latent is not None and state.latents is not None:
-        context_B = codecs.latent.unpack(_gather(state.latents, index.env, index.slot))
+        context_B = codecs.latent.unpack(_gather(state.latents, index.slot, index.env))
     return rows_BT, context_B, index
 
 
-def _gather(ring: Array, i: Array, j: Array) -> Array:
-    """[..., W] rows `ring[i, j]` [..., W]: one gather of whole rows, from where they lie.
+def _gather(ring: Array, slot: Array, env: Array) -> Array:
+    """[..., W] words of `ring` [M, N, W] at slots and environments [...]: one gather of whole rows.
 
-    A flat view of the ring would be a copy of it on TPU where its middle dim is no multiple of 8.
+    By two indices: a flat view is a copy of the ring on a TPU where N is not a multiple of 8.
     """
-    return ring.at[i, j].get(mode="clip")
+    return ring.at[slot, env].get(mode="clip")
 
 
 def write_back(
-    state: ReplayState, index: SampleIndex, latents_BT: Latent, cfg: ReplayConfig, codecs: Codecs
+    state: ReplayState, index: SampleIndex, latents_BT: Latent, codecs: Codecs
 ) -> ReplayState:
     """The replay with the latents of rows 1..T of each sampled window replaced by newer ones.
 
-    In ascending sample id, the last wins where windows overlap; the context rows stay. The state is
-    unchanged when the latents are switched off.
+    As if written in ascending sample id: the last wins where windows overlap. Context rows stay.
+    The state is unchanged when the latents are switched off.
+
+    One scatter of whole rows whose targets are distinct, as overwritten rows are dropped: a loop
+    over the T-row windows makes TPU and CPU copy the ring, and equal targets have no order.
 
     Args:
       state: the one `index` was sampled from, nothing added since (consumed, updated in place).
-      latents_BT: leaves [B, T, ...], the posteriors of rows 1..T.
+      latents_BT: leaves [B, T, ...], the posteriors of rows 1..T, which depend on the sample's
+        context (were they not, reading it could come last and XLA would copy the ring for it).
     """
     if codecs.latent is None or state.latents is None:
         return state
     words_BTV = codecs.latent.pack(latents_BT)
-
-    def write_window(ring: Array, xs: tuple[Array, Array, Array]) -> tuple[Array, None]:
-        return _write_slabs(ring, *xs), None
-
-    xs = (index.slot, index.env, words_BTV)
-    latents, _ = lax.scan(write_window, state.latents, xs)
+    num_slots, (num_samples, length, _) = state.latents.shape[0], words_BTV.shape
+    slot_BT = (index.slot[:, None] + 1 + jnp.arange(length)[None]) % num_slots
+    dropped_BT = num_slots + jnp.arange(num_samples * length).reshape(num_samples, length)
+    target_BT = jnp.where(_is_last(index, num_slots, length), slot_BT, dropped_BT)
+    latents = state.latents.at[target_BT, index.env[:, None]].set(
+        words_BTV, mode="drop", unique_indices=True
+    )
     return ReplayState(state.rows, latents, state.head, state.filled)
 
 
-def _write_slabs(ring: Array, slot: Array, env: Array, words_TV: Array) -> Array:
-    """`ring` [N, M, V] with `words_TV` at the T slots after `slot`: one slab, two at the wrap.
-
-    Shapes are static, so both slabs have T slots and are always written: the first ends at the
-    ring's end at the latest, the second begins at its start; what the window does not cover is
-    written as it was.
-    """
-    num_slots, (length, num_words) = ring.shape[1], words_TV.shape
-    begin = (slot + 1) % num_slots
-    for first in (jnp.minimum(begin, num_slots - length), jnp.zeros_like(begin)):
-        step_T = (first + jnp.arange(length) - begin) % num_slots  # the window's row at each slot
-        old_TV = lax.dynamic_slice(ring, (env, first, 0), (1, length, num_words))[0]
-        new_TV = jnp.take(words_TV, step_T, axis=0, mode="clip")
-        slab_TV = jnp.where((step_T < length)[:, None], new_TV, old_TV)
-        ring = lax.dynamic_update_slice(ring, slab_TV[None], (env, first, 0))
-    return ring
+def _is_last(index: SampleIndex, num_slots: int, length: int) -> Array:
+    """[B, T] bool: no later sample writes the slot of row t of sample b."""
+    is_later_BB = jnp.triu(index.env[:, None] == index.env[None], k=1)
+    lag_BB = (index.slot[:, None] - index.slot[None]) % num_slots
+    later_row_BBT = (lag_BB[:, :, None] + jnp.arange(length)[None, None]) % num_slots
+    return ~jnp.any(is_later_BB[:, :, None] & (later_row_BBT < length), axis=1)

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from dtc import distributions as dist
-from dtc.nets import MLP, BlockDense, Decoder, Dense, Encoder, Head, NormAct, Precision
+from dtc.nets import MLP, BlockDense, Decoder, Dense, Encoder, Head, NormAct, Precision, twohot_head
 from dtc.numerics import accum, symlog
 from dtc.types import Array, EnvSpec, Latent, PyTree, Row
 
@@ -147,7 +147,7 @@ class Trunk(nn.Module):
         self.prior = Prior(c, p)
         self.posterior = Posterior(c, p, self.num_tokens)
         self.decoder = Decoder(c.decoder_layers, c.units, c.depth, self.encoded, p)
-        self.reward = Head(c.head_layers, c.units, c.bins, 0.0, p)
+        self.reward = twohot_head(c.head_layers, c.units, c.bins, p)
         self.cont = Head(c.head_layers, c.units, 1, 1.0, p)
         if self.has_action_mask:
             self.mask = Head(c.head_layers, c.units, self.num_actions, 1.0, p)

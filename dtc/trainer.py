@@ -156,8 +156,9 @@ def trunk_loss(
         a.trunk, trunk, batch.obs, batch.before, batch.first, batch.context, uniform
     )
     terms = rssm.losses(a.trunk, trunk, seen, batch.obs, batch.rows)
-    info = {f"loss/{name}": x.mean() for name, x in terms.items()}
-    return (rssm.total(terms, a.model), seen.deter, seen.stoch), (seen, info)
+    total = rssm.total(terms, a.model)
+    info = {f"loss/{name}": x.mean() for name, x in terms.items()} | {"loss/trunk": total}
+    return (total, seen.deter, seen.stoch), (seen, info)
 
 
 def observe_noise(carrier: Carrier, batch: Batch, a: Agent) -> Array:
@@ -234,7 +235,7 @@ def learn_in_dreams(
         carrier.root, carrier.update, starts.ids + offset, starts.latent, horizon, fns,
         a.model.groups, a.dream,
     )
-    rewards = {"task": dreamed.reward, "curiosity": dreamed.novelty}
+    rewards = {"extrinsic": dreamed.reward, "intrinsic": dreamed.novelty}
     found, scales, info = actor_critic.targets(
         rewards, dreamed.cont, fns.value(starts.latent), dreamed.value, starts.alive, horizon,
         carrier.scales[name], carrier.curiosity.boredom, carrier.update, policy, a.behaviour,
@@ -253,7 +254,7 @@ def replay_value_gradients(
     carrier: Carrier, params: PyTree, seen: rssm.Observed, starts: Starts, start_return: Array,
     batch: Batch, policy: Policy, a: Agent,
 ) -> tuple[Array, tuple[PyTree, Array, Array]]:
-    """The task critic's loss on replayed states; gradients of (critic, deter, stoch).
+    """The extrinsic critic's loss on replayed states; gradients of (critic, deter, stoch).
 
     Interim values are the dreamed returns where a dream began, else the critic's own.
     """
@@ -262,7 +263,7 @@ def replay_value_gradients(
     def loss_fn(params: PyTree, deter: Array, stoch: Array) -> Array:
         feature = rssm.join(deter, stoch, a.precision)
         logits = net.apply({"params": params}, lax.stop_gradient(feature), method="values")
-        value_TB = lax.stop_gradient(actor_critic.mean_values(logits, a.model.bins)["task"])
+        value_TB = lax.stop_gradient(actor_critic.mean_values(logits, a.model.bins)["extrinsic"])
         b_Bn = jnp.broadcast_to(jnp.arange(starts.t.shape[0])[:, None], starts.t.shape)
         boot_TB = value_TB.at[starts.t, b_Bn].set(start_return.reshape(starts.t.shape))
         rows = batch.rows
@@ -312,9 +313,9 @@ def gradients(carrier: Carrier, a: Agent) -> tuple[Gradients, UpdateInfo]:
             carrier, params, starts, policy, i * a.dream.starts, a
         )
         scalars |= info
-        if "task" in at_start:
+        if "extrinsic" in at_start:
             loss, (critic, deter_grad, stoch_grad) = replay_value_gradients(
-                carrier, params.behaviour[name], seen, starts, at_start["task"], batch, policy, a
+                carrier, params.behaviour[name], seen, starts, at_start["extrinsic"], batch, policy, a
             )
             behaviour[name] = jax.tree.map(jnp.add, behaviour[name], critic)
             scalars[f"{name}/loss/replay_value"] = loss
@@ -372,7 +373,7 @@ def update(carrier: Carrier, a: Agent) -> tuple[Carrier, Scalars]:
     )
     by_sample = lambda x: jnp.swapaxes(x, 0, 1)  # noqa: E731
     seen = Latent(by_sample(info.seen.deter).astype(a.precision.compute), by_sample(info.seen.ids))
-    stored = replay.write_back(carrier.replay, info.batch.index, seen, a.replay, a.codecs)
+    stored = replay.write_back(carrier.replay, info.batch.index, seen, a.codecs)
     slow = {
         name: actor_critic.update_slow(carrier.slow[name], params.behaviour[name], a.behaviour)
         for name in carrier.slow

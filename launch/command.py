@@ -107,7 +107,9 @@ def _define(settings: ml_collections.ConfigDict, argv: list[str]) -> flags.FlagV
     """The flags, in a set of their own: none of absl's, and parsing twice is no error."""
     unknown = [n for n in _settings(argv) if n not in config.names()]
     if unknown:
-        raise ConfigError(f"--config.{unknown[0]} is not a setting.{_close(unknown[0])}")
+        known = [f"--config.{name}" for name in config.names()]
+        name = f"--config.{unknown[0]}"
+        raise ConfigError(f"{name} is not a setting.{did_you_mean(name, known)}")
     values = flags.FlagValues()
     config_flags.DEFINE_config_dict(
         "config", settings, flag_values=values, sys_argv=argv, lock_config=True
@@ -117,7 +119,7 @@ def _define(settings: ml_collections.ConfigDict, argv: list[str]) -> flags.FlagV
     for name, default in (("devices", 0), ("num_processes", 1), ("process_id", 0)):
         flags.DEFINE_integer(name, default, "", lower_bound=0, flag_values=values)
     for name in ("seed", "steps", "updates"):
-        flags.DEFINE_integer(name, None, "", flag_values=values)
+        flags.DEFINE_integer(name, None, "", lower_bound=0, flag_values=values)
     flags.DEFINE_boolean("resume", False, "", flag_values=values)
     return values
 
@@ -128,27 +130,30 @@ def _settings(argv: list[str]) -> list[str]:
     return [m[1] for m in matches if m]
 
 
-def _close(name: str) -> str:
-    return did_you_mean(name, config.names())
-
-
 def _check_names(argv: list[str], values: flags.FlagValues) -> None:
     """Refuses flags that do not exist."""
     for arg in argv[1:]:
         match = re.match(r"--?([A-Za-z_][^=]*)", arg)
-        if match and match[1] not in values and match[1].removeprefix("no") not in values:
+        if match and not _is_flag(match[1], values):
             close = did_you_mean(f"--{match[1]}", [f"--{name}" for name in values])
             raise ConfigError(f"--{match[1]} is not a flag.{close}")
 
 
+def _is_flag(name: str, values: flags.FlagValues) -> bool:
+    positive = name.removeprefix("no")
+    return name in values or (positive in values and values[positive].boolean)
+
+
 def _illegal_value(message: str) -> ConfigError:
     """The error of a flag whose value has the wrong type."""
-    match = re.match(r"flag --(.*?)=(.*?): (.*)", message, re.DOTALL)
-    if match and match[1].removeprefix("config.") in config.names():
-        return config.wrong_type(match[1].removeprefix("config."), match[2])
-    if match:
-        return ConfigError(f"--{match[1]}={match[2]} is not allowed: {match[3]}.")
-    return ConfigError(f"{message}.")
+    match = re.match(r"flag --(.*?)=(.*?): ", message, re.DOTALL)
+    if not match:
+        return ConfigError(f"{message}.")
+    name, value = match.groups()
+    if name.startswith("config."):
+        return config.wrong_type(name.removeprefix("config."), value)
+    noun = "True or False" if name == "resume" else "a whole number from 0 up"
+    return ConfigError(f"--{name}={value} is not {noun}.")
 
 
 def _with_shortcuts(values: flags.FlagValues) -> ml_collections.ConfigDict:
@@ -173,7 +178,9 @@ def _processes(values: flags.FlagValues) -> Processes:
         rule = f"is not below --num_processes={num}"
         raise ConfigError(f"--process_id={process} {rule}. Use 0 to {max(num - 1, 0)}.")
     if num > 1 and not values.coordinator:
-        raise ConfigError(f"--num_processes={num} needs --coordinator. Use --coordinator=HOST:8476.")
+        raise ConfigError(
+            f"--num_processes={num} needs --coordinator. Use --coordinator=HOST:8476."
+        )
     return Processes(values.coordinator, num, process)
 
 
@@ -187,7 +194,9 @@ def _workdir(values: flags.FlagValues, cfg: Config) -> Path:
     workdir = Path(values.workdir)
     has_run = (workdir / "checkpoints").is_dir()
     if values.resume and not has_run:
-        raise ConfigError(f"--workdir={workdir} holds no checkpoints to resume. Leave out --resume.")
+        raise ConfigError(
+            f"--workdir={workdir} holds no checkpoints to resume. Leave out --resume."
+        )
     if not values.resume and has_run:
         raise ConfigError(f"--workdir={workdir} holds a run. Add --resume, or use another one.")
     if workdir.exists() and not workdir.is_dir():

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import jax
 
+from dtc import config
 from dtc.config import Config, ConfigError, did_you_mean
 from dtc.types import PyTree
 
@@ -73,14 +74,17 @@ class Devices(NamedTuple):
     message: str  # one line for the log
 
 
-def start(cfg: Config, num_wanted: int, processes: Processes) -> Devices:
-    """The devices of the run; JAX's backends and processes are started with them.
+def start(cfg: Config, num_wanted: int, processes: Processes) -> tuple[Config, Devices]:
+    """The settings with the mesh filled in, and the devices; JAX and its processes are started.
 
     In this order: the accelerators that are present (where `num_wanted` is 0 or their number), else
     `num_wanted`, else the slice's devices, else data x ensemble, simulated on the CPU.
 
     Args:
       num_wanted: the flag --devices, 0 where it is not given.
+
+    Raises:
+      ConfigError: the mesh or a size does not fit the number of devices. No simulation starts then.
     """
     _check_slice(cfg)
     if visible_accelerator():
@@ -88,11 +92,13 @@ def start(cfg: Config, num_wanted: int, processes: Processes) -> Devices:
         found = jax.devices()
         if found[0].platform != "cpu":
             if num_wanted in (0, len(found)):
-                return Devices(len(found), False, _accelerator_message(cfg, found))
+                here = Devices(len(found), False, _accelerator_message(cfg, found))
+                return config.on_devices(cfg, here.num), here
             _restart_on_cpu()
     num = num_simulated(cfg, num_wanted)
+    cfg = config.on_devices(cfg, num)
     _simulate(num, processes)
-    return Devices(num, True, _simulation_message(cfg, num))
+    return cfg, Devices(num, True, _simulation_message(cfg, num))
 
 
 def num_simulated(cfg: Config, num_wanted: int) -> int:
@@ -107,7 +113,7 @@ def visible_accelerator() -> str:
 
     Asked without JAX: with libtpu installed and no TPU, its probing waits, prints errors and fails.
     """
-    platforms = os.environ.get("JAX_PLATFORMS") or jax.config.jax_platforms or ""
+    platforms = os.environ.get("JAX_PLATFORMS") or jax.config.values["jax_platforms"] or ""
     if platforms:
         return "" if platforms == "cpu" else platforms.split(",")[0]
     has_tpu = bool(glob.glob("/dev/accel[0-9]*") or glob.glob("/dev/vfio/[0-9]*"))
@@ -236,7 +242,7 @@ def check_memory(cfg: Config, needed: int, replay: int, free: int | None = None)
     use = f"--config.replay.slots={fitting}" if fitting >= window else "--config=configs/smoke.py"
     raise ConfigError(
         f"replay.slots={slots} x env.num_envs={cfg.env.num_envs} and the rest of the simulation "
-        f"need about {needed / GIB:.1f} GiB, and {free / GIB:.1f} GiB of memory are free. Use {use}."
+        f"need about {needed / GIB:.1f} GiB and {free / GIB:.1f} GiB of memory are free. Use {use}."
     )
 
 

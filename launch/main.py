@@ -4,7 +4,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-sys.path[0] = str(Path(__file__).resolve().parent.parent)  # `python launch/main.py` puts launch/ there
+if __name__ == "__main__":  # then launch/ stands first, not the repository
+    sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 from dtc import config
 from launch import command, devices
@@ -17,9 +18,8 @@ def main(argv: Sequence[str]) -> int:
         return 0
     try:
         wanted = command.parse(argv)
-        found = devices.start(wanted.cfg, wanted.num_devices, wanted.processes)
-        cfg = config.on_devices(wanted.cfg, found.num)
-        from launch import run  # noqa: PLC0415
+        cfg, found = devices.start(wanted.cfg, wanted.num_devices, wanted.processes)
+        from launch import run
 
         return run.run(cfg, wanted.workdir, wanted.resume, found, argv)
     except config.ConfigError as error:

@@ -7,13 +7,16 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 FLOORS = [
-    "types numerics",
-    "mesh distributions nets returns metrics optimizer",
-    "env replay intrinsic",
+    "types",
+    "numerics",
+    "mesh distributions returns metrics optimizer",
+    "nets env replay intrinsic",
     "rssm actor_critic",
     "ensemble",
     "dreamer collector",
+    "agent",
     "trainer",
+    "evaluator",
     "config",
 ]
 FLOOR = {name: floor for floor, names in enumerate(FLOORS) for name in names.split()}

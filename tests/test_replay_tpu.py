@@ -52,7 +52,7 @@ def train(root, state, rows_RN, latents_RN, codecs):
         deter_BTD = jnp.broadcast_to(total_B[:, None, None], (len(total_B), CFG.length, 1024))
         stoch_BTS = rows_BT.obs["grid"][:, 1:, :32]
         latents_BT = Latent(deter_BTD.astype(jnp.bfloat16), stoch_BTS)
-        return replay.write_back(state, index, latents_BT, CFG, codecs), None
+        return replay.write_back(state, index, latents_BT, codecs), None
 
     def iteration(state, steps):
         state = replay.add(state, rows_RN, latents_RN, CFG, codecs)

@@ -1,0 +1,198 @@
+"""Evaluation inside jit: whole episodes on fresh environments, and one episode beside its dream."""
+
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.sharding import Mesh
+
+from dtc import agent, collector, mesh, rssm
+from dtc import distributions as dist
+from dtc.agent import Agent, Params
+from dtc.collector import ActorState, ActPurposes
+from dtc.env import vector
+from dtc.numerics import accum, symexp
+from dtc.trainer import sharded
+from dtc.types import Array, Key, Latent, Purpose, Row, TimeStep
+
+EVAL = vector.VectorConfig(
+    mode="disabled", reset_purpose=Purpose.EVAL_RESET, step_purpose=Purpose.EVAL_STEP
+)
+PURPOSES = ActPurposes(Purpose.EVAL_LATENT, Purpose.EVAL_POLICY)
+
+
+class Trace(NamedTuple):
+    """One episode of each of this device's environments, [T, N, ...]."""
+
+    rows: Row  # what was seen and done
+    latents: Latent
+    reward: Array  # after each action
+    alive: Array  # the step belongs to the episode
+
+
+def run_episode(
+    root: Key, params: Params, policy_fn: collector.PolicyFn, ids: Array, index: Array, a: Agent
+) -> tuple[ActorState, Trace]:
+    """`spec.max_steps` steps of fresh environments, frozen once they end."""
+    max_steps = a.env.spec.max_steps
+    # Each evaluation has a range of call numbers of its own, so that no draw is used twice.
+    state = collector.init(root, ids, a.env, a.trunk, EVAL, calls=index * (max_steps + 1))
+
+    def body(state: ActorState, _: None) -> tuple[ActorState, Trace]:
+        alive = ~state.timestep.last
+        state, row, latent = collector.act(
+            root, state, params.trunk, policy_fn, a.env, a.trunk, EVAL, PURPOSES
+        )
+        reward = jnp.where(alive, state.timestep.reward, 0.0)
+        return state, Trace(row, latent, reward, alive)
+
+    return lax.scan(body, state, length=max_steps)
+
+
+def reference_fn(
+    kind: str, root: Key, a: Agent, state: vector.VectorState, timestep: TimeStep
+) -> Array:
+    """Action [N] of a reference policy: `random` (uniform over what is allowed) or `scripted`."""
+    keys = mesh.mesh_keys(root, Purpose.EVAL_POLICY, state.ids, state.calls)
+    if kind == "scripted":
+        assert a.env.scripted is not None
+        return jax.vmap(a.env.scripted, (0, 0, None))(keys, state.env, a.env.params)
+    if a.env.spec.is_discrete:
+        uniform = jax.vmap(jax.random.uniform)(keys)
+        logits = jnp.zeros((keys.shape[0], a.trunk.num_actions))
+        log_p = dist.masked_log_probs(logits, timestep.action_mask, 0.0)
+        return dist.sample_categorical(uniform, log_p).astype(jnp.int32)
+    draw = lambda k: jax.random.uniform(k, a.env.spec.action.shape, minval=-1.0)  # noqa: E731
+    return collector.env_action(jax.vmap(draw)(keys), a.env)
+
+
+def reference_episodes(
+    root: Key, kind: str, ids: Array, index: Array, a: Agent
+) -> tuple[TimeStep, Array, Array]:
+    """Episodes of a reference policy: last time step [N], reward and alive [T, N]."""
+    max_steps = a.env.spec.max_steps
+    state, timestep = vector.reset(root, ids, a.env, EVAL, calls=index * (max_steps + 1))
+    carry = mesh.vary((state, timestep))
+
+    def body(carry: tuple, _: None) -> tuple[tuple, tuple[Array, Array]]:
+        state, timestep = carry
+        alive = ~timestep.last
+        action = reference_fn(kind, root, a, state, timestep)
+        state, timestep = vector.step(root, state, action, a.env, EVAL)
+        return (state, timestep), (jnp.where(alive, timestep.reward, 0.0), alive)
+
+    (_, timestep), (reward, alive) = lax.scan(body, carry, length=max_steps)
+    return timestep, reward, alive
+
+
+def summarise(
+    timestep: TimeStep, reward_TN: Array, alive_TN: Array, ids: Array, num: int
+) -> dict[str, Array]:
+    """Means over the first `num` environments of the run: return, length and final infos."""
+    counts = (ids < num).astype(jnp.float32)
+    values = {"return": reward_TN.sum(0), "length": alive_TN.astype(jnp.float32).sum(0)}
+    values |= {name: x.astype(jnp.float32) for name, x in timestep.info.items()}
+    sums = mesh.psum({k: (v * counts).sum() for k, v in values.items()}, *mesh.AXES)
+    return {name: x / num for name, x in sums.items()}
+
+
+def _ids(num: int) -> Array:
+    """This device's share of `num` evaluation environments, rounded up to the device count."""
+    return mesh.global_ids(-(-num // mesh.num_devices()))
+
+
+def evaluate(
+    root: Key, params: Params, index: Array, a: Agent, num: int, name: str, greedy: bool
+) -> dict[str, Array]:
+    """Mean return, length and infos of `num` episodes of one learned policy."""
+    policy = next(p for p in a.policies if p.name == name)
+    policy_fn = agent.policy_fn(a, params.behaviour[name], policy, greedy)
+    ids = _ids(num)
+    state, trace = run_episode(root, params, policy_fn, ids, index, a)
+    return summarise(state.timestep, trace.reward, trace.alive, ids, num)
+
+
+def evaluate_reference(root: Key, index: Array, a: Agent, num: int, kind: str) -> dict[str, Array]:
+    """The same of a reference policy, `random` or `scripted`."""
+    ids = _ids(num)
+    return summarise(*reference_episodes(root, kind, ids, index, a), ids, num)
+
+
+def make_evaluate(a: Agent, on: Mesh, num: int, name: str = "task", greedy: bool = True):
+    """jit: (root, params, evaluation number) -> means over `num` greedy episodes."""
+    params = Params(mesh.REPLICATED, mesh.MEMBERS, mesh.REPLICATED)
+    fn = partial(evaluate, a=a, num=num, name=name, greedy=greedy)
+    return sharded(fn, on, (mesh.REPLICATED, params, mesh.REPLICATED), mesh.REPLICATED)
+
+
+def make_reference(a: Agent, on: Mesh, num: int, kind: str):
+    """jit: (root, evaluation number) -> means over `num` episodes of a reference policy."""
+    fn = partial(evaluate_reference, a=a, num=num, kind=kind)
+    return sharded(fn, on, (mesh.REPLICATED, mesh.REPLICATED), mesh.REPLICATED)
+
+
+class Dream(NamedTuple):
+    """An episode and the model's open-loop prediction of it, environment 0 of the evaluation."""
+
+    rows: Row  # [T, ...] the real episode
+    alive: Array  # [T] bool
+    reward: Array  # [T] after each action
+    seen: dict[str, Array]  # encoded observation, [T, ...]
+    predicted: dict[str, Array]  # decoded: posterior until `context`, then prior alone
+    error: Array  # [T] mean absolute error of the encoded observation
+    novelty: Array  # [T] of (state, action), open-loop states after the context
+    predicted_reward: Array  # [T]
+
+
+def dream_episode(root: Key, params: Params, index: Array, a: Agent, context: int) -> Dream:
+    """One greedy episode; after `context` steps the model sees only the actions."""
+    policy = next(p for p in a.policies if p.name == "task")
+    policy_fn = agent.policy_fn(a, params.behaviour["task"], policy, greedy=True)
+    ids = mesh.global_ids(1)
+    _, trace = run_episode(root, params, policy_fn, ids, index, a)
+    actions = rssm.network_action(trace.rows.action, a.env.spec, a.precision.compute)
+    keys = mesh.mesh_keys(root, Purpose.DREAM, ids, jnp.int32(-1) - index)
+
+    def body(latent: Latent, x: tuple) -> tuple[Latent, Latent]:
+        t, real, action = x
+        latent = jax.tree.map(lambda d, r: jnp.where(t < context, r, d), latent, real)
+        uniform = jax.vmap(
+            lambda k: jax.random.uniform(jax.random.fold_in(k, t), (a.model.groups,))
+        )(keys)
+        return rssm.imagine_step(a.trunk, params.trunk, latent, action, uniform), latent
+
+    times = jnp.arange(actions.shape[0], dtype=jnp.int32)
+    start = jax.tree.map(lambda x: x[0], trace.latents)
+    _, latents = lax.scan(body, mesh.vary(start), (times, trace.latents, actions))
+    feature = a.feature(latents)
+    decoded = a.trunk.apply({"params": params.trunk}, feature, method="decode")
+    seen = rssm.encode_batch(a.env.spec, trace.rows.obs, 2)
+    predicted = {
+        name: symexp(x) if len(shape) == 1 else jax.nn.softmax(x)
+        for (name, shape), x in ((item, decoded[item[0]]) for item in a.trunk.encoded)
+    }
+    flat = lambda x: accum(x).reshape(*x.shape[:2], -1)  # noqa: E731
+    error = jnp.concatenate([jnp.abs(flat(predicted[k]) - flat(seen[k])) for k in seen], -1).mean(-1)
+    novelty = agent.novelty_fn(
+        a, params, jax.tree.map(lambda x: x[:, 0], latents), trace.rows.action[:, 0]
+    )
+    reward, _, _ = agent.heads_fn(a, params.trunk, latents)
+    first = lambda tree: jax.tree.map(lambda x: x[:, 0], tree)  # noqa: E731
+    dream = Dream(
+        first(trace.rows), trace.alive[:, 0], trace.reward[:, 0], first(seen), first(predicted),
+        error[:, 0], novelty, reward[:, 0],
+    )
+    # Device 0's environment, replicated: the others' terms are zero.
+    is_first = ids[0] == 0
+    mine = lambda x: jnp.where(is_first, x, jnp.zeros_like(x))  # noqa: E731
+    as_number = jax.tree.map(lambda x: x.astype(jnp.int32) if x.dtype == bool else x, dream)
+    return mesh.psum(jax.tree.map(mine, as_number), *mesh.AXES)
+
+
+def make_dream(a: Agent, on: Mesh, context: int = 5):
+    """jit: (root, params, evaluation number) -> Dream of one greedy episode."""
+    params = Params(mesh.REPLICATED, mesh.MEMBERS, mesh.REPLICATED)
+    fn = partial(dream_episode, a=a, context=context)
+    return sharded(fn, on, (mesh.REPLICATED, params, mesh.REPLICATED), mesh.REPLICATED)
