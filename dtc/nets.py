@@ -191,7 +191,10 @@ class Encoder(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Features [..., F] -> for each leaf of the encoded observation its mean (symlog) or logits."""
+    """Features [..., F] -> for each leaf of the encoded observation its mean (symlog) or logits.
+
+    A grid's cells get `depth` channels each, then one 1x1 convolution to classes.
+    """
 
     layers: int
     units: int
@@ -212,7 +215,6 @@ class Decoder(nn.Module):
             x = NormAct(self.precision, name=f"norm_{name}")(
                 x.reshape(*lead, height, width, self.depth)
             )
-            x = neighbourhoods(x)
             return Dense(classes, self.precision, logits=True, name=f"conv_{name}")(x)
         size = 1
         for n in shape:

@@ -70,7 +70,7 @@ class Checkpointer:
         }
         proof["digest"] = _digest(proof)
         save = ocp.args.Composite(
-            carrier=ocp.args.StandardSave(carrier), meta=ocp.args.JsonSave(proof)
+            carrier=ocp.args.StandardSave(_not_empty(carrier)), meta=ocp.args.JsonSave(proof)
         )
         self.manager.save(step, args=save)
 
@@ -119,8 +119,9 @@ class Checkpointer:
         if meta.pop("digest", None) != _digest(meta):
             raise DamagedError("its metadata changed on disk")
         self._check_structure(meta, target)
-        args = ocp.args.Composite(carrier=ocp.args.StandardRestore(target))
-        carrier = _together(lambda: self.manager.restore(step, args=args)["carrier"])
+        args = ocp.args.Composite(carrier=ocp.args.StandardRestore(_not_empty(target)))
+        arrays = _together(lambda: self.manager.restore(step, args=args)["carrier"])
+        carrier = _with_empty(arrays, target)
         found, written = fingerprint(carrier), meta["fingerprint"]
         changed = [path for path in written if written[path] != found[path]]
         if changed:
@@ -200,6 +201,25 @@ def _leaves(tree: PyTree) -> dict[str, Any]:
     """Leaves by path, e.g. 'replay/rows'."""
     flat, _ = jax.tree_util.tree_flatten_with_path(tree)
     return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in flat}
+
+
+def _not_empty(tree: PyTree) -> dict[str, Any]:
+    """The leaves that hold anything, by path: Orbax refuses arrays of size zero."""
+    return {path.replace("/", "."): x for path, x in _leaves(tree).items() if x.size}
+
+
+def _with_empty(arrays: Mapping[str, Array], target: PyTree) -> PyTree:
+    """The tree of `target`: undoes `_not_empty`."""
+
+    def empty(like: Any) -> Array:
+        shard = np.zeros(like.sharding.shard_shape(like.shape), like.dtype)
+        return jax.make_array_from_callback(like.shape, like.sharding, lambda _: shard)
+
+    leaves = [
+        arrays[path.replace("/", ".")] if like.size else empty(like)
+        for path, like in _leaves(target).items()
+    ]
+    return jax.tree.unflatten(jax.tree.structure(target), leaves)
 
 
 def describe(tree: PyTree) -> dict[str, str]:

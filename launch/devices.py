@@ -190,8 +190,8 @@ def _simulation_message(cfg: Config, num: int) -> str:
         f"batch {cfg.replay.batch} x {cfg.replay.length}, deter {cfg.model.deter}, "
         f"{cfg.ensemble.members} members, {cfg.dream.starts} starts x {cfg.dream.longest} steps"
     )
-    quick = "For a quick try use --config=configs/smoke.py."
-    return f"Simulating the {num} devices{whose} on {cores} at the true size: {size}. {quick}"
+    quick = " For a quick try use --config=configs/smoke.py." if cfg.slice else ""
+    return f"Simulating {num} devices{whose} on {cores} at the true size: {size}.{quick}"
 
 
 def _plugin_hint() -> str:

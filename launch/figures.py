@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 
 INK, FAINT = "#222222", "#8a8f98"
 BLUE, ORANGE, GREEN, RED, PURPLE = "#2a6fbb", "#e07b39", "#3a9d6e", "#c8443f", "#7d5ba6"
+PALE = ("#f4f1ea", "#cfcabd")
 CYCLE = (BLUE, ORANGE, GREEN, RED, PURPLE, "#4f8f9e", "#b0883b", "#8c5a6e", "#5d6b7d")
 
 STYLE: Any = {
@@ -171,17 +172,18 @@ def error(real: np.ndarray, predicted: np.ndarray) -> np.ndarray:
     return np.abs(real - predicted)
 
 
-def to_rgb(cells: np.ndarray, background: int) -> np.ndarray:
+def to_rgb(cells: np.ndarray, palette: np.ndarray) -> np.ndarray:
     """[..., 3] colours of cells [..., C] of class probabilities: mixtures where it is unsure."""
-    num_classes = cells.shape[-1]
-    palette = [mpl.colors.to_rgb(CYCLE[i % len(CYCLE)]) for i in range(num_classes - 1)]
-    palette.insert(background, mpl.colors.to_rgb("#f4f1ea"))
-    return np.clip(cells @ np.asarray(palette), 0, 1)
+    return np.clip(cells @ palette, 0, 1)
 
 
-def most_common(cells: np.ndarray) -> int:
-    """The class that most of the one-hot cells have, drawn as background."""
-    return int(np.argmax(cells.reshape(-1, cells.shape[-1]).sum(0)))
+def palette_of(cells: np.ndarray) -> np.ndarray:
+    """[C, 3] colours of the classes of one-hot cells; the two most common ones are pale."""
+    count = cells.reshape(-1, cells.shape[-1]).sum(0)
+    palette = np.array([mpl.colors.to_rgb(CYCLE[i % len(CYCLE)]) for i in range(len(count))])
+    most = np.argsort(-count, kind="stable")[:2]
+    palette[most] = np.array([mpl.colors.to_rgb(color) for color in PALE])[: len(most)]
+    return palette
 
 
 def _draw_film(
@@ -189,14 +191,14 @@ def _draw_film(
 ) -> None:
     """Three strips of frames: what was seen, what was predicted, the error."""
     times = np.unique(np.linspace(0, len(real) - 1, num_frames).round().astype(int))
-    background = most_common(real)
+    palette = palette_of(real)
     axes = part.subplots(3, len(times), squeeze=False)
     wrong = error(real, predicted)
     for column, t in enumerate(times):
         color = FAINT if t < context else INK
         axes[0, column].set_title(f"t={t}", size=8, color=color, loc="center", weight="normal")
-        axes[0, column].imshow(to_rgb(real[t], background))
-        axes[1, column].imshow(to_rgb(predicted[t], background))
+        axes[0, column].imshow(to_rgb(real[t], palette))
+        axes[1, column].imshow(to_rgb(predicted[t], palette))
         axes[2, column].imshow(wrong[t], cmap="Reds", vmin=0, vmax=1)
     for ax in axes.flat:
         ax.set(xticks=[], yticks=[])

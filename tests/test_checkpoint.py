@@ -32,7 +32,7 @@ CFG = config.from_dict(base.get_config())
 
 
 def init():
-    """A little of everything a carrier holds, members that no mesh axis divides among it."""
+    """A little of everything a carrier holds: members that no axis divides, an empty array."""
     return {
         "root": jax.random.key(7),
         "update": jnp.int32(3),
@@ -40,6 +40,7 @@ def init():
         "members": jnp.linspace(-1, 1, 5 * 4).reshape(5, 4),
         "rows": jax.random.randint(jax.random.key(0), (4, 8, 128), 0, 2**30),
         "is_over": jnp.arange(8) % 3 == 0,
+        "cost": jnp.zeros((8, 0)),
         "ids": jnp.arange(16, dtype=jnp.uint8).reshape(8, 2),
     }
 
@@ -48,6 +49,7 @@ def shardings(data, ensemble):
     on = mesh.make_mesh(data, ensemble, jax.devices()[: data * ensemble])
     spec = dict.fromkeys(init(), P())
     spec |= {"rows": mesh.SHARDED_TIME_MAJOR, "is_over": mesh.SHARDED, "ids": mesh.SHARDED}
+    spec["cost"] = mesh.SHARDED
     spec["params"] = {"w": P("data"), "b": P()}
     return jax.tree.map(lambda s: NamedSharding(on, s), spec, is_leaf=lambda s: isinstance(s, P))
 
@@ -64,11 +66,11 @@ def target(data=4, ensemble=2):
 
 
 def bits(tree):
-    """Bytes of every leaf."""
+    """Bytes of every leaf that is not empty."""
     plain = jax.tree.map(
         lambda x: jax.random.key_data(x) if x.dtype == tree["root"].dtype else x, tree
     )
-    return [np.asarray(x).tobytes() for x in jax.tree.leaves(plain)]
+    return [np.asarray(x).tobytes() for x in jax.tree.leaves(plain) if x.size]
 
 
 @pytest.fixture
@@ -102,6 +104,7 @@ def test_a_checkpoint_is_bit_equal_on_every_mesh(saved, restore, shape):
     found = restore(saved, shape)
     assert (found.step, found.meta["env_steps"]) == (20, 2 * 10**11)
     assert bits(found.carrier) == bits(carrier(change=lambda x: x | {"update": x["update"] + 1}))
+    assert found.carrier["cost"].addressable_shards[0].data.shape[1] == 0
     assert found.carrier["rows"].sharding == target(*shape)["rows"].sharding
 
 

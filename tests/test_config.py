@@ -144,7 +144,7 @@ BAD = [
     (dict(model__bins=254), "Use --config.model.bins=255."),
     (dict(precision__param="float64"), "both are float64, or none"),
     (dict(run__profile=(5, 3)), "Use --config.run.profile=3,5."),
-    (dict(replay__batch=18, dream__starts=18), "2 x 8 devices"),
+    (dict(replay__batch=24, dream__starts=24), "2 x 8 devices"),
     (dict(env__num_envs=20), "env.num_envs=20 is not a multiple of 8 devices"),
     (dict(mesh=3), "mesh=3 is a group of settings"),
     (dict(mesh__ensemble=0), "mesh.ensemble=0 leaves no device"),

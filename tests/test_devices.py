@@ -80,7 +80,12 @@ def test_a_simulation_is_announced_with_its_true_size_in_one_line():
     cfg = parse("--config=configs/v4_8.py").cfg
     text = devices._simulation_message(cfg, 4)
     assert "\n" not in text
-    for part in ("4 devices of slice=v4-8", "batch 256 x 64", "deter 1024", "configs/smoke.py"):
+    for part in (
+        "Simulating 4 devices of slice=v4-8",
+        "batch 256 x 64",
+        "deter 1024",
+        "configs/smoke.py",
+    ):
         assert part in text
 
 

@@ -142,8 +142,10 @@ def test_the_error_of_a_cell_is_the_probability_of_what_was_not_there():
 
 
 def test_a_certain_cell_has_its_color_and_an_unsure_one_a_mixture():
-    colors = figures.to_rgb(np.eye(3), background=1)
-    np.testing.assert_allclose(figures.to_rgb(np.full(3, 1 / 3), background=1), colors.mean(0))
+    palette = figures.palette_of(np.eye(4)[[0, 1, 2, 2, 3, 3, 3]])
+    assert len(np.unique(palette, axis=0)) == 4
+    np.testing.assert_allclose(figures.to_rgb(np.eye(4), palette), palette)
+    np.testing.assert_allclose(figures.to_rgb(np.full(4, 0.25), palette), palette.mean(0))
 
 
 def test_plot_draws_several_runs_and_writes_their_figures(tmp_path, capsys):

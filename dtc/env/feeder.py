@@ -48,7 +48,9 @@ Obs = Mapping[str, Array]
 class FeederConfig:
     """Rules that are fixed at compile time."""
 
-    reward: str = "first"  # +0.1 on the first entry of a resource cell: first | on every one: legacy
+    reward: str = (
+        "first"  # +0.1 on the first entry of a resource cell: first | on every one: legacy
+    )
     max_steps: int = 256  # steps until truncation
 
     def __post_init__(self) -> None:
@@ -298,9 +300,7 @@ def seed_reset(key: Key) -> tuple[Key, FeederState]:
     return key, initial_state(reset_key, feeder().params)
 
 
-def seed_step(
-    state: FeederState, action: Array, key: Key
-) -> tuple[Key, FeederState, Array, Array]:
+def seed_step(state: FeederState, action: Array, key: Key) -> tuple[Key, FeederState, Array, Array]:
     """(new key, state, float32 reward, bool done) after one action."""
     key, step_key = jax.random.split(key)
     env = feeder()

@@ -102,7 +102,12 @@ def _fresh(root: Key, ids_N: Array, calls_N: Array, env: Environment, cfg: Vecto
 
 
 def _with_resets(
-    root: Key, state: VectorState, is_due_N: Array, stepped: Any, env: Environment, cfg: VectorConfig
+    root: Key,
+    state: VectorState,
+    is_due_N: Array,
+    stepped: Any,
+    env: Environment,
+    cfg: VectorConfig,
 ) -> Any:
     """`stepped` with the rows that are due replaced by newly drawn episodes.
 
