@@ -192,7 +192,7 @@ def member_gradients(
     loss_fn = jax.grad(
         lambda p: ensemble.loss(
             a.member, p, data, flat(seen.log_post[1:]),
-            weight_EBT.reshape(num_local, -1), a.ensemble, a.curiosity.novelty,
+            jax.vmap(jnp.ravel)(weight_EBT), a.ensemble, a.curiosity.novelty,
         ),
         has_aux=True,
     )

@@ -86,7 +86,7 @@ def start(cfg: Config, num_wanted: int, processes: Processes) -> tuple[Config, D
     Raises:
       ConfigError: the mesh or a size does not fit the number of devices. No simulation starts then.
     """
-    _check_slice(cfg)
+    check_slice(cfg)
     if visible_accelerator():
         _connect(processes, is_pod=cfg.slice != "" and SLICES[cfg.slice].hosts > 1)
         found = jax.devices()
@@ -133,7 +133,8 @@ def _gpu_files() -> list[str]:
     return glob.glob("/dev/nvidia[0-9]*") + glob.glob("/dev/kfd")
 
 
-def _check_slice(cfg: Config) -> None:
+def check_slice(cfg: Config) -> None:
+    """Refuses the name of a slice that is none."""
     if cfg.slice and cfg.slice not in SLICES:
         close = did_you_mean(cfg.slice, SLICES)
         raise ConfigError(f"slice={cfg.slice} is none of {', '.join(SLICES)}.{close}")

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -28,6 +28,8 @@ from dtc.trainer import Carrier, Metrics
 from launch import checkpoint, command, devices, figures, writers
 from launch.devices import Devices
 from launch.program import CONTEXT, Program
+
+SHOWN_STEPS = 64  # of the episode in the dream figure
 
 
 @dataclass
@@ -74,6 +76,14 @@ def _check_same_everywhere(cfg: Config) -> None:
         multihost_utils.assert_equal(np.int32(digest), "The processes have different settings.")
 
 
+class Call(NamedTuple):
+    """A train call that may still be running."""
+
+    size: int  # iterations
+    update: int  # updates done at its end
+    metrics: Metrics
+
+
 class Run:
     """A run directory, the state of the run, and the loop that advances both."""
 
@@ -82,8 +92,8 @@ class Run:
     ):
         self.cfg, self.workdir, self.program, self.argv = cfg, workdir, program, argv
         self.num_devices, self.message = found.num, found.message
-        # Programs with collectives must not be in flight together on simulated devices.
-        self.is_eager = found.is_simulated and found.num > 1
+        # On a CPU nothing is gained by a call in flight, and simulated devices may deadlock on two.
+        self.is_eager = found.is_simulated
         self.unit = "update" if cfg.run.updates else "env_steps"
         self.goal = cfg.run.updates or cfg.run.steps
         self.should_stop = False
@@ -126,34 +136,41 @@ class Run:
 
     def _train(self, carrier: Carrier) -> Carrier:
         """Calls until the goal. The metrics of a call are read while the next one runs."""
-        pending: tuple[int, float, Metrics] | None = None
-        self.last_time, self.is_first = time.monotonic(), True
+        train = self._compile(carrier)
+        pending: Call | None = None
+        self.last_time = time.monotonic()
         while (size := self._next_size(pending)) or pending is not None:
             launched = None
             if size:
                 self._profile(self.totals.update)
-                carrier, metrics = self.program.train(carrier, jnp.int32(size))
+                carrier, metrics = train(carrier, jnp.int32(size))
                 self.totals.update += size * self.cfg.run.updates_per_collect
-                launched = (size, self.totals.update, metrics)
-                if self.is_eager:
-                    jax.block_until_ready(metrics)
+                launched = Call(size, self.totals.update, metrics)
             if pending is not None:
-                self._log(*pending)
+                self._log(pending)
             pending = launched
-            if pending is not None and self._is_due(pending[1]):
-                self._log(*pending)
+            if pending is not None and (self.is_eager or self._is_due()):
+                self._log(pending)
                 pending = None
+            if self._is_due() and size:
                 self._events(carrier)
             self.checkpointer.check()
         self._profile(None)
         return carrier
 
-    def _next_size(self, pending: Any) -> int:
+    def _compile(self, carrier: Carrier) -> Callable[[Carrier, jax.Array], tuple[Carrier, Metrics]]:
+        """The train call, compiled before the clock starts."""
+        begin = time.monotonic()
+        train = self.program.train.lower(carrier, jnp.int32(0)).compile()
+        self.progress.log(f"Compiled the train step in {writers.clock(time.monotonic() - begin)}.")
+        return train
+
+    def _next_size(self, pending: Call | None) -> int:
         """Iterations of the next call: up to the next event or the goal, 0 when there is nothing."""
         if self._agreed_stop():
             return 0
         run = self.cfg.run
-        in_flight = pending[0] if pending is not None else 0
+        in_flight = pending.size if pending is not None else 0
         per_iteration = self.cfg.env.num_envs * run.collect_steps
         if self.unit == "update":
             left = math.ceil((self.goal - self.totals.update) / run.updates_per_collect)
@@ -175,8 +192,8 @@ class Run:
             return self.should_stop
         return bool(np.any(multihost_utils.process_allgather(np.array(self.should_stop))))
 
-    def _is_due(self, update: int) -> bool:
-        run = self.cfg.run
+    def _is_due(self) -> bool:
+        run, update = self.cfg.run, self.totals.update
         return _crosses(update, run.eval_every, run) or _crosses(update, run.checkpoint_every, run)
 
     def _events(self, carrier: Carrier) -> None:
@@ -199,25 +216,22 @@ class Run:
             jax.profiler.start_trace(str(self.workdir / "profile"))
             self.is_tracing = True
 
-    def _log(self, size: int, update: int, metrics: Metrics) -> None:
+    def _log(self, call: Call) -> None:
         """Waits for a call, adds it to the totals and writes its record."""
-        mean, collected = jax.device_get(metrics)
+        mean, collected = jax.device_get(call.metrics)
         now = time.monotonic()
         seconds, self.last_time = now - self.last_time, now
         env_steps = round(float(collected.env_steps))
         self.totals.env_steps += env_steps
         self.totals.seconds += seconds
         record: dict[str, Any] = {
-            "update": update, "env_steps": self.totals.env_steps, "seconds": self.totals.seconds,
+            "update": call.update, "env_steps": self.totals.env_steps,
+            "seconds": self.totals.seconds,
         }
         if collected.ended > 0:
             record["collect/return"] = collected.ended_return / collected.ended
             record["collect/length"] = collected.ended_length / collected.ended
-        if self.is_first:  # compiling is no rate
-            self.progress.log(f"Compiled and made the first call in {writers.clock(seconds)}.")
-            self.is_first = False
-        else:
-            record |= self._rates(size, env_steps, float(mean["curiosity/horizon"]), seconds)
+        record |= self._rates(call.size, env_steps, float(mean["curiosity/horizon"]), seconds)
         record |= {name: float(x) for name, x in mean.items()}
         self.writer.write(record)
         self.progress.update(record | self.totals.last_eval)
@@ -281,7 +295,7 @@ class Run:
         figures.learning_curve(
             pictures / "learning_curve.png", records, self.totals.baselines, title
         )
-        length = int(dream.alive.sum())
+        length = min(int(dream.alive.sum()), SHOWN_STEPS)
         real = {name: np.asarray(x[:length], np.float32) for name, x in dream.seen.items()}
         predicted = {name: np.asarray(x[:length], np.float32) for name, x in dream.predicted.items()}
         title = f"An episode and the model's open-loop prediction after {CONTEXT} steps"

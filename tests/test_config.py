@@ -68,6 +68,9 @@ def test_the_base_config_and_the_dataclasses_have_the_same_names_and_defaults():
     tree = config.flat(settings().to_dict())
     assert set(tree) == set(config.names())
     cfg = config.from_dict(settings())
+    sizes = config.SIZES["nano"]._asdict()  # of `model`, in place of its dataclass's
+    assert cfg.model == dataclasses.replace(type(cfg.model)(), **sizes)
+    cfg = dataclasses.replace(cfg, model=type(cfg.model)())
     for section in (f.name for f in dataclasses.fields(cfg)):
         group = getattr(cfg, section)
         if dataclasses.is_dataclass(group):

@@ -29,7 +29,7 @@ class BanditState(NamedTuple):
 
 
 def bandit(pulls: int = 8, num_symbols: int = 16) -> Environment:
-    """The bandit with episodes of `pulls` pulls and `num_symbols` (1-254) symbols on the noisy arm."""
+    """The bandit: `pulls` pulls an episode, `num_symbols` (1-254) symbols on the noisy arm."""
     if pulls < 1:
         raise ValueError(f"pulls={pulls} must be at least 1. Use 8.")
     if not 1 <= num_symbols <= 254:

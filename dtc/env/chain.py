@@ -3,8 +3,8 @@
 Actions      int32 []: 0 stay, 1 forward, 2 back. On even cells back is masked, on odd ones forward;
              a masked action stays.
 Observation  cell uint8 [] (0-4), step uint8 [] (steps taken).
-Reward       1 a step, whatever is done: with t steps left the return is (1 - gamma^t) / (1 - gamma),
-             and without end 1 / (1 - gamma).
+Reward       1 a step, whatever is done: the return of t steps is (1 - gamma^t) / (1 - gamma), that
+             of endless ones 1 / (1 - gamma).
 Termination  after `length` steps with `terminates`, else never.
 Truncation   after `length` steps without `terminates`, else never.
 """

@@ -1,17 +1,17 @@
-"""The Feeder: a 16x16 grid world of resources to collect, with a flat and an egocentric observation.
+"""The Feeder: a 16x16 grid of resources to collect, seen as a whole or through a 7x7 window.
 
 Actions      int32 []: 0 up, 1 down, 2 left, 3 right, 4 collect. A move into a wall stays put.
-Observation  `feeder`: grid uint8[16, 16] (kind 0-7, 255 empty), inventory uint8[8], position uint8[2];
-             `feeder_ego`: view uint8[7, 7] around the agent (kind 0-7, 8 empty, 9 outside the grid),
-             inventory uint8[8], position uint8[2].
+Observation  `feeder`: grid uint8[16, 16] (kind 0-7, 255 empty); `feeder_ego`: view uint8[7, 7]
+             around the agent (kind 0-7, 8 empty, 9 outside the grid); both: inventory uint8[8] and
+             position uint8[2].
 Reward       float32 []: -0.01 for each of the four moves, +1 for a collected resource, +0.1 for the
              first entry of a cell that holds a resource (the start counts as visited).
 Termination  the grid is empty.
 Truncation   after `max_steps` steps, unless the grid is empty.
 
-Nothing respawns. An inventory slot holds 16; what is collected beyond that is lost and pays nothing,
-so that every grid can be emptied. `reward="legacy"` pays +0.1 for every entry, as the source document
-does: bouncing between two resource cells then earns more than collecting everything.
+Nothing respawns. An inventory slot holds 16; what is collected beyond that is lost and pays
+nothing, so every grid can be emptied. `reward="legacy"` pays +0.1 for every entry, as the source
+document does: bouncing between two resource cells then earns more than collecting everything.
 """
 
 from collections.abc import Callable, Mapping
@@ -210,7 +210,7 @@ def scripted(key: Key, state: FeederState, params: FeederParams) -> Array:
     del key, params
     seen = view(state)
     has_room = jnp.append(state.inventory < CAPACITY, jnp.zeros(2, bool))
-    offset = np.stack(np.indices((VIEW, VIEW)), -1).reshape(-1, 2) - VIEW // 2
+    offset = np.indices((VIEW, VIEW)).reshape(2, -1).T - VIEW // 2
     distance = np.abs(offset).sum(-1)
     distance = jnp.where(has_room[seen].reshape(-1), distance, NUM_CELLS)
 

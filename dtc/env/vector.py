@@ -2,14 +2,14 @@
 
 What follows the end of an episode is a mode, named as in gymnasium:
 
-    next_step  the terminal observation is an ordinary row; the next call ignores the action and shows
-               the first observation of a new episode with reward 0. That call is not an env step.
-    same_step  the call that ends an episode shows the new one's observation, with `first`, beside the
-               ended step's reward, flags and info; `VectorState.held` is the ended step as it was.
+    next_step  the terminal observation is an ordinary row; the next call ignores the action and
+               shows the first observation of a new episode, with reward 0: it is not an env step.
+    same_step  the call that ends an episode shows the new one's observation, with `first`, beside
+               the ended step's reward, flags and info; `VectorState.held` is the ended step itself.
     disabled   nothing starts again: state, observation, flags and info stay, with reward 0.
 
-All draws are keyed by mesh_key(root, purpose, environment id, call), so results do not depend on how
-the environments are split over devices.
+All draws are keyed by mesh_key(root, purpose, environment id, call), so results do not depend on
+how the environments are split over devices.
 """
 
 from dataclasses import dataclass
@@ -65,7 +65,7 @@ def reset(
     Args:
       root: never consumed, only folded.
       ids_N: int32 global numbers of the environments.
-      calls: number of this call; a second reset under the same root starts beyond the first's calls.
+      calls: number of this call; a second reset under one root starts beyond the calls so far.
     """
     calls_N = jnp.broadcast_to(jnp.asarray(calls, jnp.int32), ids_N.shape)
     env_state, timestep = _fresh(root, ids_N, calls_N, env, cfg)
@@ -77,12 +77,14 @@ def step(
     root: Key, state: VectorState, action_N: Array, env: Environment, cfg: VectorConfig = NEXT_STEP
 ) -> tuple[VectorState, TimeStep]:
     """Every environment one call further; `cfg` as in the `reset` that made the state."""
+    if (state.held is None) != (cfg.mode == "next_step"):
+        raise ValueError(f"mode={cfg.mode} is not the state's. Use the mode of its reset.")
     calls_N = state.calls + 1
     keys_N = mesh.mesh_keys(root, cfg.step_purpose, state.ids, calls_N)
     stepped = jax.vmap(env.step, (0, 0, 0, None))(keys_N, state.env, action_N, env.params)
     stepped = mesh.vary(stepped)
     held = None
-    if cfg.mode == "next_step":
+    if state.held is None:
         env_state, timestep = _with_resets(root, state, state.is_over, stepped, env, cfg)
     elif cfg.mode == "same_step":
         held = stepped[1]
@@ -122,11 +124,13 @@ def _with_resets(
         is_due_N, current = carry
         # top_k rather than nonzero: a fifth of the time on a CPU, and of integers 40 times it.
         flag_R, row_R = lax.top_k(is_due_N.astype(jnp.float32), size)
-        fresh = _fresh(root, state.ids[row_R], calls_N[row_R], env, cfg)
-        target_R = jnp.where(flag_R > 0, row_R, num_envs)  # beyond the end: dropped
+        row_R = jnp.where(flag_R > 0, row_R, num_envs)  # beyond the end: a spare place of the round
+        # Spare places draw for environment -1, so that no real draw is repeated; nobody sees them.
+        ids_R, calls_R = (x.at[row_R].get(mode="fill", fill_value=-1) for x in (state.ids, calls_N))
+        fresh = _fresh(root, ids_R, calls_R, env, cfg)
 
         def put(rows: Array, new_rows: Array) -> Array:
-            return rows.at[target_R].set(new_rows, mode="drop")
+            return rows.at[row_R].set(new_rows, mode="drop")
 
         return put(is_due_N, jnp.zeros(size, bool)), jax.tree.map(put, current, fresh)
 

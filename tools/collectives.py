@@ -1,0 +1,122 @@
+"""The collectives of a compiled program, and whatever would talk to the host, read from its HLO text."""
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+from jax.sharding import Mesh
+
+KINDS = (
+    "all-reduce|all-gather|reduce-scatter|all-to-all|ragged-all-to-all|collective-permute"
+    "|collective-broadcast"
+)
+# `= SHAPES KIND(`: a done operation repeats what its start moved, so only starts are read.
+OPERATION = re.compile(rf"^\s*(?:ROOT )?%?\S+ = (.*?) ({KINDS})(-start)?\(")
+SHAPE = re.compile(r"\b(pred|[a-z]+\d+[a-z0-9]*)\[([\d,]*)\]")
+HOST = re.compile(
+    r" (infeed|outfeed|send|recv|send-done|recv-done)\("
+    r'|custom_call_target="([^"]*(?:[Cc]allback|MoveToHost|MoveToDevice)[^"]*)"'
+    r"|\{[^{}]*(S\(5\))[^{}]*\}"  # a layout in host memory
+)
+LOOPS = ("call", "iteration", "update", "chunk")  # what one turn of the n-th nested loop is
+
+
+class Collective(NamedTuple):
+    """Collectives alike: one line of the ledger."""
+
+    kind: str  # HLO name, e.g. all-reduce
+    axes: tuple[str, ...]  # mesh axes it runs over, those of one device left out
+    dtype: str  # HLO name, e.g. bf16
+    per: str  # how often it runs: once a 'call', 'iteration', 'update' or (dream) 'chunk'
+    bytes: int  # of the results on one device, each time
+    count: int  # operations; backends combine differently, so compare bytes
+
+
+def collectives(text: str, mesh: Mesh) -> list[Collective]:
+    """All collectives of an HLO module on its mesh, equal ones added up, in a fixed order."""
+    size: dict[tuple[str, ...], int] = defaultdict(int)
+    count: Counter[tuple] = Counter()
+    for line in text.splitlines():
+        if match := OPERATION.match(line):
+            shapes, kind, start = match.groups()
+            axes, per = _axes(line, kind, mesh), LOOPS[min(_depth(line), len(LOOPS) - 1)]
+            found = _sizes(shapes, kind, bool(start))
+            for dtype in found:
+                size[kind, axes, dtype, per] += found[dtype]
+                count[kind, axes, dtype, per] += 1
+    return [Collective(*key, size[key], count[key]) for key in sorted(size)]
+
+
+def host_transfers(text: str) -> list[str]:
+    """What in an HLO module would move data to or from the host while it runs."""
+    return sorted({next(filter(None, found)) for found in HOST.findall(text)})
+
+
+def _depth(line: str) -> int:
+    """How many loops of the source an operation stands in: XLA may have unrolled some of them.
+
+    Operations that XLA combined are named PREFIX/(FIRST:SECOND:...).
+    """
+    name = re.search(r'op_name="([^":]*)', line)
+    return name[1].count("while/body") if name else 0
+
+
+def _sizes(shapes: str, kind: str, is_start: bool) -> dict[str, int]:
+    """Bytes of an operation's results by dtype."""
+    arrays = [(dtype, _num_bytes(dtype, dims)) for dtype, dims in SHAPE.findall(shapes)]
+    if is_start and kind != "all-reduce":  # (operands, results, contexts u32[])
+        arrays = [a for a in arrays if a != ("u32", 4)]
+        arrays = arrays[len(arrays) // 2 :]
+    totals: Counter[str] = Counter()
+    for dtype, num_bytes in arrays:
+        totals[dtype] += num_bytes
+    return dict(totals)
+
+
+def _num_bytes(dtype: str, dims: str) -> int:
+    bits = 8 if dtype == "pred" else int(re.findall(r"\d+", dtype)[0])
+    return int(np.prod([int(n) for n in dims.split(",") if n], dtype=np.int64)) * bits // 8
+
+
+def _axes(line: str, kind: str, mesh: Mesh) -> tuple[str, ...]:
+    """The mesh axes along which devices that exchange data differ.
+
+    Devices are numbered in the order of the mesh. Raises ValueError for groups that are no axes.
+    """
+    shape = tuple(mesh.shape.values())
+    groups = [np.asarray(g) for g in _groups(line, kind, mesh.size)]
+    coords = [np.stack(np.unravel_index(g, shape), -1) for g in groups]
+    moves = [(c != c[:1]).any(0) for c in coords]
+    axes = tuple(n for i, n in enumerate(mesh.shape) if any(m[i] for m in moves))
+    whole = int(np.prod([mesh.shape[name] for name in axes], dtype=np.int64))
+    if kind != "collective-permute" and any(len(g) != whole for g in groups):
+        raise ValueError(f"The groups of this {kind} are no axes of the mesh: {line.strip()}")
+    return axes
+
+
+def _groups(line: str, kind: str, num_devices: int) -> Iterator[tuple[int, ...]]:
+    """Devices that exchange data with each other: pairs of a permutation, groups of the others."""
+    name = "source_target_pairs" if kind == "collective-permute" else "replica_groups"
+    if match := re.search(name + r"=\{((?:\{[\d,]*\},?)*)\}", line):
+        groups = re.findall(r"\{([\d,]+)\}", match[1])
+        yield from [tuple(map(int, g.split(","))) for g in groups] or [tuple(range(num_devices))]
+    elif match := re.search(name + r"=\[(\d+),(\d+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?", line):
+        num, size = int(match[1]), int(match[2])
+        dims = [int(n) for n in match[3].split(",")]
+        order = [int(n) for n in match[4].split(",")] if match[4] else range(len(dims))
+        ids = np.arange(num * size).reshape(dims).transpose(tuple(order))
+        yield from map(tuple, ids.reshape(num, size).tolist())
+    else:
+        raise ValueError(f"No {name} in {line.strip()}")
+
+
+def table(found: list[Collective]) -> str:
+    """The ledger as text, a line for each entry."""
+    line = "  {:20s} {:15s} {:6s} {:10s} {:>5} {:>12}".format
+    rows = [
+        line(c.kind, "+".join(c.axes) or "-", c.dtype, c.per, c.count, f"{c.bytes / 1024:,.1f}")
+        for c in found
+    ]
+    return "\n".join([line("kind", "axes", "dtype", "once per", "ops", "KiB"), *rows])
