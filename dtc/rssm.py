@@ -49,6 +49,11 @@ class RSSMConfig:
     bins: int = 255  # of the two-hot distributions
 
 
+# Initial scale of the posterior's logits. At 1 the first codes are close to uniform noise and the
+# decoder learns to ignore them; at 4 they are nearly a hash of the observation from the start.
+CODE_SCALE = 4.0
+
+
 class Core(nn.Module):
     """(h, z, embedded a) -> next h [..., D]: a block-diagonal GRU.
 
@@ -116,7 +121,7 @@ class Posterior(nn.Module):
         self.from_tokens = Dense(c.hidden, p, fan_in=fan_in, use_bias=False, logits=True)
         self.mix = NormAct(p)
         self.rest = MLP(c.posterior_layers - 1, c.hidden, p)
-        self.out = Dense(c.groups * c.classes, p, logits=True)
+        self.out = Dense(c.groups * c.classes, p, CODE_SCALE, logits=True)
 
     def embed_tokens(self, tokens: Array) -> Array:
         """The tokens' summand of the first layer: it needs no state, so it leaves the time scan."""
@@ -146,7 +151,7 @@ class Trunk(nn.Module):
         self.core = Core(c, p)
         self.prior = Prior(c, p)
         self.posterior = Posterior(c, p, self.num_tokens)
-        self.decoder = Decoder(c.decoder_layers, c.units, c.depth, self.encoded, p)
+        self.decoder = Decoder(c.decoder_layers, c.units, self.encoded, p)
         self.reward = twohot_head(c.head_layers, c.units, c.bins, p)
         self.cont = Head(c.head_layers, c.units, 1, 1.0, p)
         if self.has_action_mask:

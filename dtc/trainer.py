@@ -23,6 +23,7 @@ from dtc import replay, returns, rssm
 from dtc.actor_critic import ChunkData, Policy, ReturnScale
 from dtc.agent import Agent, Params
 from dtc.collector import ActorState, CollectInfo
+from dtc.dreamer import Dreamed
 from dtc.ensemble import MemberSums, Transitions
 from dtc.intrinsic import CuriosityState
 from dtc.replay import ReplayState, SampleIndex
@@ -224,20 +225,30 @@ def choose_starts(carrier: Carrier, seen: rssm.Observed, batch: Batch, a: Agent)
     return Starts(t_Bn, ids_Bn.reshape(-1), latent, alive)
 
 
-def learn_in_dreams(
+def horizon_of(carrier: Carrier, a: Agent) -> Array:
+    """[] int32 steps that dreams take in this update."""
+    return jnp.asarray(a.dream.horizons, jnp.int32)[carrier.curiosity.bucket]
+
+
+def dream(
     carrier: Carrier, params: Params, starts: Starts, policy: Policy, offset: int, a: Agent
-) -> tuple[PyTree, dict[str, ReturnScale], dict[str, Array], Scalars]:
-    """Dreams under a policy: gradients of its actor and critics, scales, returns at the starts."""
-    name, net = policy.name, a.net(policy)
-    horizon = jnp.asarray(a.dream.horizons, jnp.int32)[carrier.curiosity.bucket]
-    fns = agent.model_fns(a, params, policy)
-    dreamed = dreamer.imagine(
-        carrier.root, carrier.update, starts.ids + offset, starts.latent, horizon, fns,
-        a.model.groups, a.dream,
+) -> Dreamed:
+    """Dreams from the starts; `offset` keeps the draws of several policies apart."""
+    return dreamer.imagine(
+        carrier.root, carrier.update, starts.ids + offset, starts.latent, horizon_of(carrier, a),
+        agent.model_fns(a, params, policy), a.model.groups, a.dream,
     )
+
+
+def learn_in_dreams(
+    carrier: Carrier, params: Params, starts: Starts, dreamed: Dreamed, policy: Policy, a: Agent
+) -> tuple[PyTree, dict[str, ReturnScale], dict[str, Array], Scalars]:
+    """Gradients of a policy's actor and critics, scales of its returns, returns at the starts."""
+    name, net, horizon = policy.name, a.net(policy), horizon_of(carrier, a)
+    value_0 = agent.model_fns(a, params, policy).value(starts.latent)
     rewards = {"extrinsic": dreamed.reward, "intrinsic": dreamed.novelty}
     found, scales, info = actor_critic.targets(
-        rewards, dreamed.cont, fns.value(starts.latent), dreamed.value, starts.alive, horizon,
+        rewards, dreamed.cont, value_0, dreamed.value, starts.alive, horizon,
         carrier.scales[name], carrier.curiosity.boredom, carrier.update, policy, a.behaviour,
     )
     data = ChunkData(dreamed.latent, dreamed.action, dreamed.mask, found)
@@ -309,8 +320,9 @@ def gradients(carrier: Carrier, a: Agent) -> tuple[Gradients, UpdateInfo]:
     behaviour, scales, deter_grad, stoch_grad = {}, {}, jnp.zeros_like(deter), jnp.zeros_like(stoch)
     for i, policy in enumerate(a.policies):
         name = policy.name
+        dreamed = dream(carrier, params, starts, policy, i * a.dream.starts, a)
         behaviour[name], scales[name], at_start, info = learn_in_dreams(
-            carrier, params, starts, policy, i * a.dream.starts, a
+            carrier, params, starts, dreamed, policy, a
         )
         scalars |= info
         if "extrinsic" in at_start:
@@ -378,9 +390,8 @@ def update(carrier: Carrier, a: Agent) -> tuple[Carrier, Scalars]:
         name: actor_critic.update_slow(carrier.slow[name], params.behaviour[name], a.behaviour)
         for name in carrier.slow
     }
-    horizon = jnp.asarray(a.dream.horizons, jnp.int32)[carrier.curiosity.bucket]
     scalars |= norms | {f"curiosity/{k}": v for k, v in curious._asdict().items() if k != "bucket"}
-    scalars["curiosity/horizon"] = horizon
+    scalars["curiosity/horizon"] = horizon_of(carrier, a)
     new = carrier._replace(
         update=carrier.update + 1, params=params, slow=slow, opt=opt, scales=info.scales,
         curiosity=curiosity, replay=stored,

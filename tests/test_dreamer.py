@@ -29,8 +29,8 @@ def counting_model(last_allowed):
         return Latent(deter, jnp.floor(4 * uniform).astype(jnp.uint8))
 
     def policy(latent, mask, keys):
-        noise = jax.vmap(jax.random.normal)(keys)
-        return plant(latent.deter[:, 1] + noise * mask[:, 0], t(latent), last_allowed - 1)
+        noise = jax.vmap(lambda k: jax.random.uniform(k, (S,)))(keys)
+        return plant(latent.deter[:, 1] + noise[:, 0] * mask[:, 0], t(latent), last_allowed - 1)
 
     return ModelFns(
         step=step,
@@ -146,18 +146,17 @@ def test_the_mesh_changes_no_dream(longest):
 
 
 def test_no_draw_is_used_twice(longest):
-    # From one and the same state, so that actions differ by their noise alone.
-    same = jax.tree.map(lambda x: jnp.zeros_like(x), START)
+    # From one and the same state, where actions are nothing but their draws.
+    same = jax.tree.map(jnp.zeros_like, START)
     first = [run(2, start=same, update=u) for u in (3, 4)]
-    latent_draws = np.stack([d.latent.deter[1, :, 2:] for d in first])
-    policy_draws = np.stack([d.action[0] for d in first])
-    assert np.unique(latent_draws).size == 2 * N * S and np.unique(policy_draws).size == 2 * N
+    draws = [d.latent.deter[1, :, 2:].ravel() for d in first] + [d.action[0] for d in first]
+    assert np.unique(np.concatenate(draws)).size == 2 * N * (S + 1)
     assert np.unique(longest.latent.deter[1:, :, 2:]).size == (H - 1) * N * S
 
 
 @pytest.fixture(scope="module")
 def counted():
-    """(horizon -> times the policy has run, jaxpr) of a model that reports each of its steps."""
+    """(horizon -> times at which the policy ran, the program) of a model that reports its steps."""
     times = []
 
     def policy(latent, mask, keys):

@@ -2,6 +2,8 @@
 
 python tools/bench.py env                      environments: env_steps/s beside gymnax
 python tools/bench.py env --json=rates.json    the same, with every repeat written to a file
+python tools/bench.py train                    an update of configs/dreamerv3.py and its shares
+python tools/bench.py train --config=configs/local.py --horizons    updates at every dream horizon
 """
 
 import argparse
@@ -24,6 +26,7 @@ from jax import lax
 from dtc import mesh
 from dtc.env import catalog, vector
 from dtc.types import Array, Environment, Key, Purpose, PyTree
+from tools import bench_train
 
 Figures = dict[str, Any]
 
@@ -32,10 +35,12 @@ def main(argv: Sequence[str]) -> int:
     """Exit status; each subcommand prints its table and returns its figures for --json."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
-    for add in (add_env,):
+    for add in (add_env, bench_train.add_train):
         command = add(commands)
         command.add_argument("--json", type=Path, help="write the figures here too")
-    args = parser.parse_args(argv)
+    args, args.settings = parser.parse_known_args(argv)
+    if args.settings and args.command != "train":
+        parser.error(f"{args.settings[0]} is not a flag of {args.command}: see --help.")
     try:
         figures = args.run(args)
     except ValueError as error:

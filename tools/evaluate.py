@@ -1,0 +1,125 @@
+"""Evaluates the newest checkpoint of a run and writes a GIF of episodes.
+
+python tools/evaluate.py --workdir=runs/NAME --episodes=50 --json=result.json
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+if __name__ == "__main__":  # then tools/ stands first, not the repository
+    sys.path[0] = str(Path(__file__).resolve().parent.parent)
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from PIL import Image
+
+from dtc import config, evaluator
+from dtc.config import Config, ConfigError
+from launch import checkpoint, devices, figures, writers
+from launch.devices import Processes
+from launch.program import Program
+
+SCALE = 16  # pixels of a grid cell in the GIF
+GAP = 8  # pixels between real and predicted
+FIRST_EVALUATION = 1_000_000  # numbers no training run reaches: episodes of this tool's own
+
+
+def main(argv: Sequence[str]) -> int:
+    """Exit status; 2 after one sentence where there is nothing to evaluate."""
+    args = _parser().parse_args(argv)
+    try:
+        cfg = _saved_config(args.workdir)
+        cfg, _ = devices.start(cfg, args.devices, Processes())
+        result = evaluate(cfg, args.workdir, args.episodes, args.gif, args.gif_episodes)
+    except ConfigError as error:
+        print(error, file=sys.stderr)
+        return 2
+    if jax.process_index() == 0:
+        writers.Console().print(writers.summary_table(f"{args.workdir}", result))
+        if args.json:
+            args.json.write_text(json.dumps(result, indent=2) + "\n")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--workdir", type=Path, required=True, help="the run directory")
+    parser.add_argument("--episodes", type=int, default=50, help="episodes a policy (default 50)")
+    parser.add_argument("--devices", type=int, default=0, help="as of launch/main.py")
+    parser.add_argument("--gif", type=Path, help="the GIF (default WORKDIR/figures/episodes.gif)")
+    parser.add_argument("--gif-episodes", type=int, default=2, help="episodes shown (default 2)")
+    parser.add_argument("--json", type=Path, help="write the figures here too")
+    return parser
+
+
+def _saved_config(workdir: Path) -> Config:
+    """The settings the run was started with, on whatever devices are here now."""
+    path = workdir / "config.json"
+    if not path.is_file():
+        raise ConfigError(f"--workdir={workdir} holds no config.json. Name a run directory.")
+    settings = json.loads(path.read_text())
+    settings["mesh"] = {"data": -1, "ensemble": 1}
+    settings["slice"] = ""
+    return config.from_dict(settings)
+
+
+def evaluate(
+    cfg: Config, workdir: Path, episodes: int, gif: Path | None, gif_episodes: int
+) -> dict[str, Any]:
+    """Means over `episodes` greedy, sampled, random and scripted episodes; writes the GIF."""
+    program = Program(cfg)
+    saved = checkpoint.Checkpointer(workdir, cfg).restore_latest(program.checkpoint_shapes())
+    carrier = program.from_checkpoint(saved.carrier)
+    a, on, root = program.agent, program.mesh, carrier.root
+    index = jnp.int32(FIRST_EVALUATION)
+    result: dict[str, Any] = {"update": saved.step, "episodes": episodes}
+    for kind, greedy in (("greedy", True), ("sampled", False)):
+        run = evaluator.make_evaluate(a, on, episodes, greedy=greedy)
+        found = jax.device_get(run(root, carrier.params, index))
+        result |= {f"{kind}/{name}": float(x) for name, x in found.items()}
+    for kind in program.references:
+        found = jax.device_get(evaluator.make_reference(a, on, episodes, kind)(root, index))
+        result[f"{kind}/return"] = float(found["return"])
+    path = gif or workdir / "figures" / "episodes.gif"
+    frames: list[Image.Image] = []
+    for i in range(gif_episodes):
+        dream = jax.device_get(program.dream(root, carrier.params, index + 1 + i))
+        frames += film(dream)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    frames[0].save(path, save_all=True, append_images=frames[1:], duration=120, loop=0)
+    return result | {"gif": str(path)}
+
+
+def film(dream: evaluator.Dream) -> list[Image.Image]:
+    """One picture a step: what was seen on the left, the model's open-loop prediction beside it."""
+    length = int(dream.alive.sum())
+    return [
+        Image.fromarray(np.hstack([_picture(dream.seen, t), _picture(dream.predicted, t)]))
+        for t in range(length)
+    ]
+
+
+def _picture(obs: dict[str, np.ndarray], t: int) -> np.ndarray:
+    """uint8 [height, width, 3] of an encoded observation: grids in colour, vectors as grey bars."""
+    parts = []
+    for name in sorted(obs):
+        x = np.asarray(obs[name][t], np.float32)
+        if x.ndim == 3:
+            parts.append(figures.to_rgb(x, figures.most_common(np.asarray(obs[name]))))
+        else:
+            bars = np.clip(x.reshape(1, -1), 0, 1)
+            parts.append(np.repeat((1 - bars)[..., None], 3, -1))
+    width = max(p.shape[1] for p in parts)
+    padded = [np.pad(p, ((0, 1), (0, width - p.shape[1]), (0, 0)), constant_values=1) for p in parts]
+    image = (np.concatenate(padded) * 255).astype(np.uint8)
+    image = image.repeat(SCALE, 0).repeat(SCALE, 1)
+    return np.pad(image, ((GAP, GAP), (GAP, GAP), (0, 0)), constant_values=255)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
