@@ -6,7 +6,7 @@ percentile-scaled returns, two-hot critics with a slow copy, and one critic for 
 
 import dataclasses
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -54,7 +54,7 @@ class Reward:
 
 @dataclass(frozen=True)
 class Policy:
-    """One actor with its critics. The first policy of a run acts, the last one, `task`, is evaluated."""
+    """One actor with its critics. A run's first policy acts, its last, `task`, is evaluated."""
 
     name: str
     rewards: tuple[Reward, ...]
@@ -115,7 +115,9 @@ class Behaviour(nn.Module):
         if c.pool_units:
             self.salience = Salience(c.pool_units, p)
         self.actor = Head(c.layers, self.units, self.outputs, 0.01, p)
-        self.critic = {name: twohot_head(c.layers, self.units, self.bins, p) for name in self.critics}
+        self.critic = {
+            name: twohot_head(c.layers, self.units, self.bins, p) for name in self.critics
+        }
 
     def summarise(self, feature: Array) -> tuple[Array, Array | None]:
         """What actor and critics read: the feature and, with pooling, its pool; and the weights."""
@@ -237,12 +239,16 @@ def targets(
     steps_H1 = jnp.arange(cont.shape[0])[:, None]
     valid_Hn = jnp.broadcast_to(steps_H1 < horizon, cont.shape)
     discount = cfg.discount * jnp.where(valid_Hn, cont, 0.0)
-    out, info, new_scales, parts = {}, {}, {}, {}
+    out: dict[str, Array] = {}
+    info: dict[str, Array] = {}
+    parts: dict[str, Array] = {}
+    new_scales: dict[str, ReturnScale] = {}
     for kind in policy.rewards:
         name = kind.name
         ret = jax.vmap(
             lambda r, c, v: returns.lambda_returns(r, c, v, cfg.lam, horizon),
-            in_axes=1, out_axes=1,
+            in_axes=1,
+            out_axes=1,
         )(dreamed_reward[name], discount, value_tp1[name])
         scale, sizes = _scale(ret, horizon, scales[name], update, cfg)
         value_t = jnp.concatenate([value_0[name][None], value_tp1[name][:-1]])
@@ -250,7 +256,9 @@ def targets(
         spread = jnp.maximum(kind.floor, scale.high - scale.low)
         parts[name] = jnp.where(valid_Hn, weight * (ret - value_t) / spread, 0.0)
         out[name], new_scales[name] = ret, scale
-        info |= {f"{name}/return_scale": spread} | {f"{name}/return_{k}": v for k, v in sizes.items()}
+        info |= {f"{name}/return_scale": spread} | {
+            f"{name}/return_{k}": v for k, v in sizes.items()
+        }
         info[f"{name}/return"] = _valid_mean(ret, horizon)
         info[f"{name}/value"] = _valid_mean(jnp.where(valid_Hn, value_t, 0.0), horizon)
     sizes = {name: jnp.abs(p).sum() for name, p in parts.items()}
@@ -259,7 +267,8 @@ def targets(
         info[f"{name}/advantage_share"] = size / jnp.maximum(sum(sizes.values()), 1e-20)
     alive = jnp.cumprod(jnp.concatenate([alive_0[None], discount[:-1]]), 0)
     weight = jnp.where(valid_Hn, alive, 0.0)
-    return Targets(out, sum(parts.values()), weight), new_scales, info
+    advantage = jnp.stack(list(parts.values())).sum(0)
+    return Targets(out, advantage, weight), new_scales, info
 
 
 def _valid_mean(x_Hn: Array, horizon: Array) -> Array:
@@ -284,7 +293,7 @@ def _scale(
 class ChunkData(NamedTuple):
     """What the losses read of some dreamed steps, [steps, n, ...]."""
 
-    feature: Array
+    feature: Any  # latents until `gradients` makes features of them
     action: Array
     mask: Array | None
     targets: Targets
@@ -295,7 +304,8 @@ def loss(
 ) -> tuple[Array, dict[str, Array]]:
     """Summed actor and critic losses of some dreamed steps.
 
-    -w (log p(a) sg(A) + eta H[p])  +  sum over critics of w (CE(v, twohot(R)) + CE(v, twohot(v_slow)))
+    -w (log p(a) sg(A) + eta H[p]) for the actor; for each critic w (CE(v, R) + CE(v, v_slow)) with
+    R and v_slow two-hot.
     """
     cfg, w = net.cfg, data.targets.weight
     output, logits, weights = net.apply({"params": params}, data.feature, method="everything")
@@ -324,8 +334,14 @@ def critic_loss(
 
 
 def gradients(
-    net: Behaviour, params: PyTree, slow: PyTree, data: ChunkData, horizon: Array, chunk: int,
-    feature_fn, spec: EnvSpec,
+    net: Behaviour,
+    params: PyTree,
+    slow: PyTree,
+    data: ChunkData,
+    horizon: Array,
+    chunk: int,
+    feature_fn,
+    spec: EnvSpec,
 ) -> tuple[PyTree, dict[str, Array]]:
     """Gradients and metrics of the mean loss over the dreamed steps before the horizon.
 
@@ -333,9 +349,7 @@ def gradients(
     horizon runs fewer. `data.feature` holds latents, turned into features by `feature_fn`.
     """
     num = data.targets.weight.shape[1]
-    grad_fn = jax.value_and_grad(
-        lambda p, part: loss(net, p, slow, part, spec), has_aux=True
-    )
+    grad_fn = jax.value_and_grad(lambda p, part: loss(net, p, slow, part, spec), has_aux=True)
 
     def part(i: Array) -> tuple[PyTree, dict[str, Array]]:
         piece = jax.tree.map(lambda x: lax.dynamic_slice_in_dim(x, i * chunk, chunk, 0), data)
@@ -353,10 +367,14 @@ def gradients(
 
 
 def replay_value_loss(
-    net: Behaviour, params: PyTree, slow: PyTree, feature_TBF: Array, target_TB: Array,
+    net: Behaviour,
+    params: PyTree,
+    slow: PyTree,
+    feature_TBF: Array,
+    target_TB: Array,
     weight_TB: Array,
 ) -> Array:
-    """The extrinsic critic's loss on replayed states: mean of weight x (CE to the returns + slow term)."""
+    """The extrinsic critic's loss on replayed states: mean weighted CE to returns and slow mean."""
     logits = net.apply({"params": params}, feature_TBF, method="values")["extrinsic"]
     slow_logits = net.apply({"params": slow}, feature_TBF, method="values")["extrinsic"]
     return (weight_TB * critic_loss(logits, slow_logits, target_TB, net.bins, net.cfg)).mean()

@@ -81,9 +81,7 @@ def act(
     latent = rssm.observe_step(
         trunk, params, state.latent, state.action, obs, seen.first, uniform_NS
     )
-    action = policy_fn(
-        latent, seen.action_mask, mesh.mesh_keys(root, purposes.policy, ids, calls)
-    )
+    action = policy_fn(latent, seen.action_mask, mesh.mesh_keys(root, purposes.policy, ids, calls))
     row = Row(
         seen.obs, seen.reward, seen.terminated, seen.truncated, seen.first, action, seen.action_mask
     )
@@ -127,7 +125,5 @@ def collect(
         )
         return (state, (reward, length)), (row, latent, sums)
 
-    (state, episodes), (rows, latents, sums) = lax.scan(
-        body, (state, episodes), length=num_steps
-    )
+    (state, episodes), (rows, latents, sums) = lax.scan(body, (state, episodes), length=num_steps)
     return state, episodes, rows, latents, jax.tree.map(lambda x: x.sum(0), sums)

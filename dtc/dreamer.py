@@ -70,6 +70,11 @@ def flatten(tree: PyTree) -> PyTree:
     return jax.tree.map(lambda x: x.reshape(x.shape[0] * x.shape[1], *x.shape[2:]), tree)
 
 
+def unflatten(tree: PyTree, size: int) -> PyTree:
+    """[size*b, ...] -> [size, b, ...]: undoes `flatten`."""
+    return jax.tree.map(lambda x: x.reshape(size, -1, *x.shape[1:]), tree)
+
+
 def dream_chunk(
     fns: ModelFns, keys_n: Key, groups: int, latent: Latent, first_t: Array, size: int
 ) -> tuple[Latent, Dreamed]:
@@ -79,12 +84,9 @@ def dream_chunk(
         lambda s, t: dream_step(fns, keys_n, groups, s, t), latent, steps
     )
     nexts = jax.tree.map(lambda x, y: jnp.concatenate([x[1:], y[None]]), latents, last)
-    unflatten = lambda tree: jax.tree.map(  # noqa: E731
-        lambda x: x.reshape(size, -1, *x.shape[1:]), tree
-    )
     reward, cont = fns.heads(flatten(nexts))
     novelty = fns.novelty(*flatten((latents, actions)))
-    heads = unflatten((reward, cont, novelty, fns.value(flatten(nexts))))
+    heads = unflatten((reward, cont, novelty, fns.value(flatten(nexts))), size)
     return last, Dreamed(latents, actions, masks, *heads)
 
 
@@ -115,7 +117,8 @@ def imagine(
         latent, part = chunk(latent, i * cfg.chunk)
         return latent, jax.tree.map(
             lambda whole, x: lax.dynamic_update_slice_in_dim(whole, x, i * cfg.chunk, 0),
-            dreamed, part,
+            dreamed,
+            part,
         )
 
     carry = mesh.vary((start, empty))

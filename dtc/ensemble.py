@@ -1,8 +1,8 @@
-"""Transition members: K cores and priors of their own on the trunk's latents, and their disagreement.
+"""Transition members: K own cores and priors on the trunk's latents, and their disagreement.
 
 Member k learns KL(sg q(z_{t+1}) || p_k(z_{t+1} | h_t, z_t, a_t)). Members are stacked [E, ...] and
-split over the mesh axis `ensemble`; this module holds all collectives over that axis. Every function
-sees this device's members and its own share of the data, and gathers the data over `ensemble`.
+split over the mesh axis `ensemble`; this module holds all collectives over that axis. Every
+function sees this device's members and its share of the data, which it gathers over it.
 """
 
 from dataclasses import dataclass
@@ -77,15 +77,15 @@ def is_real(num_local: int, cfg: EnsembleConfig) -> Array:
 def predict(member: Member, params: PyTree, data: Transitions) -> Array:
     """log p_k of every given transition under each of this device's members, [E, n, S, C]."""
     stoch = one_hot(data.latent.stoch, member.cfg, member.precision.compute)
-    return jax.vmap(
-        lambda p: member.apply({"params": p}, data.latent.deter, stoch, data.action)
-    )(params)
+    return jax.vmap(lambda p: member.apply({"params": p}, data.latent.deter, stoch, data.action))(
+        params
+    )
 
 
 def disagreement(log_p: Array, cfg: EnsembleConfig, kind: str) -> Array:
-    """Novelty [n] of this device's own share of gathered transitions, from log p_k [E, n_all, S, C].
+    """Novelty [n] of this device's share of gathered transitions, from log p_k [E, n_all, S, C].
 
-    `jsd` needs one sum over `ensemble`; `anova` and `seed`, kept for comparison, gather the members'
+    `jsd` needs one sum over `ensemble`; `anova` and `seed`, for comparison, gather the members'
     probabilities. With predicted means (no sampling) anova's correction is zero.
     """
     real = is_real(log_p.shape[0], cfg)[:, None, None, None]

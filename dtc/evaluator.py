@@ -14,7 +14,7 @@ from dtc.agent import Agent, Params
 from dtc.collector import ActorState, ActPurposes
 from dtc.env import vector
 from dtc.numerics import accum, symexp
-from dtc.trainer import sharded
+from dtc.trainer import sharded, specs
 from dtc.types import Array, Key, Latent, Purpose, Row, TimeStep
 
 EVAL = vector.VectorConfig(
@@ -122,7 +122,7 @@ def evaluate_reference(root: Key, index: Array, a: Agent, num: int, kind: str) -
 
 def make_evaluate(a: Agent, on: Mesh, num: int, name: str = "task", greedy: bool = True):
     """jit: (root, params, evaluation number) -> means over `num` greedy episodes."""
-    params = Params(mesh.REPLICATED, mesh.MEMBERS, mesh.REPLICATED)
+    params = specs(a).params
     fn = partial(evaluate, a=a, num=num, name=name, greedy=greedy)
     return sharded(fn, on, (mesh.REPLICATED, params, mesh.REPLICATED), mesh.REPLICATED)
 
@@ -174,15 +174,23 @@ def dream_episode(root: Key, params: Params, index: Array, a: Agent, context: in
         for (name, shape), x in ((item, decoded[item[0]]) for item in a.trunk.encoded)
     }
     flat = lambda x: accum(x).reshape(*x.shape[:2], -1)  # noqa: E731
-    error = jnp.concatenate([jnp.abs(flat(predicted[k]) - flat(seen[k])) for k in seen], -1).mean(-1)
+    error = jnp.concatenate([jnp.abs(flat(predicted[k]) - flat(seen[k])) for k in seen], -1).mean(
+        -1
+    )
     novelty = agent.novelty_fn(
         a, params, jax.tree.map(lambda x: x[:, 0], latents), trace.rows.action[:, 0]
     )
     reward, _, _ = agent.heads_fn(a, params.trunk, latents)
     first = lambda tree: jax.tree.map(lambda x: x[:, 0], tree)  # noqa: E731
     dream = Dream(
-        first(trace.rows), trace.alive[:, 0], trace.reward[:, 0], first(seen), first(predicted),
-        error[:, 0], novelty, reward[:, 0],
+        first(trace.rows),
+        trace.alive[:, 0],
+        trace.reward[:, 0],
+        first(seen),
+        first(predicted),
+        error[:, 0],
+        novelty,
+        reward[:, 0],
     )
     # Device 0's environment, replicated: the others' terms are zero.
     is_first = ids[0] == 0
@@ -193,6 +201,6 @@ def dream_episode(root: Key, params: Params, index: Array, a: Agent, context: in
 
 def make_dream(a: Agent, on: Mesh, context: int = 5):
     """jit: (root, params, evaluation number) -> Dream of one greedy episode."""
-    params = Params(mesh.REPLICATED, mesh.MEMBERS, mesh.REPLICATED)
+    params = specs(a).params
     fn = partial(dream_episode, a=a, context=context)
     return sharded(fn, on, (mesh.REPLICATED, params, mesh.REPLICATED), mesh.REPLICATED)

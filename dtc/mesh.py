@@ -88,7 +88,7 @@ def _index(axes: tuple[str, ...]) -> Array:
 
 
 def global_ids(num_local: int) -> Array:
-    """[num_local] int32 global numbers of this device's share of an array sharded over both axes."""
+    """[num_local] int32 global numbers of this device's rows of an array sharded over both axes."""
     return _index(AXES) * num_local + jnp.arange(num_local, dtype=jnp.int32)
 
 
@@ -107,9 +107,9 @@ def _varying_axes(x: Array) -> frozenset[str]:
 def vary(tree: PyTree) -> PyTree:
     """`tree` typed as varying over both axes: no data moves.
 
-    Parameters pass through here in float32 *before* any cast: an implicit conversion placed after the
-    cast to bf16 would make the gradient all-reduce run in bf16, and without it the gradient of a
-    replicated parameter arrives summed over the devices.
+    Parameters pass through here in float32 *before* any cast: an implicit conversion placed after
+    the cast to bf16 would make the gradient all-reduce run in bf16, and without it the gradient of
+    a replicated parameter arrives summed over the devices.
     """
     axes = manual_axes()
     if not axes:

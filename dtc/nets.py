@@ -1,4 +1,4 @@
-"""Layers that keep the precision firewall: matmuls in the compute dtype, the rest in float32 or wider.
+"""Layers that keep the precision firewall: matmuls in the compute dtype, the rest wider.
 
 Parameters are kept in `Precision.param` and cast where they are used (inside scan bodies), so that
 their gradients accumulate in the parameter dtype. Bias and norm scale are applied before rounding
@@ -127,17 +127,15 @@ class Head(nn.Module):
     @nn.compact
     def __call__(self, x: Array) -> Array:
         x = MLP(self.layers, self.units, self.precision)(x)
-        out = Dense(
-            self.outputs, self.precision, self.scale, bias_init=self.bias_init, logits=True
-        )
+        out = Dense(self.outputs, self.precision, self.scale, bias_init=self.bias_init, logits=True)
         return out(x)
 
 
 def twohot_head(layers: int, units: int, bins: int, precision: Precision) -> Head:
     """A head of two-hot logits whose mean is exactly 0 at the start.
 
-    Bin b starts with probability in proportion to 1 / (1 + |b|). With equal probabilities the bins at
-    +-5e8 would turn a rounding error of 1e-9 in a probability into 0.5 in the mean.
+    Bin b starts with probability in proportion to 1 / (1 + |b|). With equal probabilities the bins
+    at +-5e8 would turn a rounding error of 1e-9 in a probability into 0.5 in the mean.
     """
     prior = -np.log1p(np.abs(twohot_bins(bins)))
 
@@ -163,8 +161,8 @@ def neighbourhoods(x: Array) -> Array:
 class Encoder(nn.Module):
     """Encoded observation -> tokens [..., F].
 
-    Rank 1 leaves (real vectors, through symlog) and one-hot ones of rank 2 go through an MLP, one-hot
-    grids of rank 3 through a 3x3 convolution.
+    Rank 1 leaves (real vectors, through symlog) and one-hot ones of rank 2 go through an MLP,
+    one-hot grids of rank 3 through a 3x3 convolution.
     """
 
     layers: int
@@ -212,4 +210,6 @@ class Decoder(nn.Module):
         size = 1
         for n in shape:
             size *= n
-        return Dense(size, self.precision, logits=True, name=f"out_{name}")(x).reshape(*lead, *shape)
+        return Dense(size, self.precision, logits=True, name=f"out_{name}")(x).reshape(
+            *lead, *shape
+        )

@@ -1,6 +1,6 @@
 """The trunk: encoder, recurrent state-space model, decoder and heads.
 
-The mathematics is DreamerV3's (Hafner et al. 2023, arXiv:2301.04104, section "World model learning"):
+The mathematics is DreamerV3's (Hafner et al. 2023, arXiv:2301.04104, "World model learning"):
 
     h_t = core(h_{t-1}, z_{t-1}, a_{t-1})    z_t ~ q(z_t | h_t, o_t)    z^_t ~ p(z_t | h_t)
     o_t, r_t, c_t ~ heads(h_t, z_t)
@@ -215,9 +215,7 @@ def make_trunk(cfg: RSSMConfig, spec: EnvSpec, precision: Precision) -> Trunk:
     encoder = Encoder(cfg.encoder_layers, cfg.units, cfg.depth, ranks, precision)
     tokens = jax.eval_shape(lambda o: encoder.init_with_output(jax.random.key(0), o)[0], obs)
     num_actions = spec.action.num_classes or spec.action.shape[0]
-    return Trunk(
-        cfg, precision, encoded, tokens.shape[-1], num_actions, spec.has_action_mask
-    )
+    return Trunk(cfg, precision, encoded, tokens.shape[-1], num_actions, spec.has_action_mask)
 
 
 def init(key: Array, trunk: Trunk) -> PyTree:
@@ -231,9 +229,7 @@ def init(key: Array, trunk: Trunk) -> PyTree:
 def join(deter: Array, stoch: Array, precision: Precision) -> Array:
     """The feature [..., D + S*C] heads, actor and critics read; `stoch` flat or [..., S, C]."""
     flat = stoch.reshape(*deter.shape[:-1], -1)
-    return jnp.concatenate(
-        [deter.astype(precision.compute), flat.astype(precision.compute)], -1
-    )
+    return jnp.concatenate([deter.astype(precision.compute), flat.astype(precision.compute)], -1)
 
 
 def one_hot(ids: Array, cfg: RSSMConfig, dtype: jnp.dtype) -> Array:
@@ -249,7 +245,7 @@ def feature(latent: Latent, trunk: Trunk) -> Array:
 
 def network_action(action: Array, spec: EnvSpec, dtype: jnp.dtype) -> Array:
     """What networks see of an action: one-hot [..., A] if discrete, else itself."""
-    if spec.is_discrete:
+    if spec.action.num_classes is not None:
         return jax.nn.one_hot(action, spec.action.num_classes, dtype=dtype)
     return action.astype(dtype)
 
@@ -279,7 +275,10 @@ def observe_step(
     stoch = jnp.where(keep_B1, stoch.reshape(keep_B1.shape[0], -1), 0.0)
     deter, log_post = trunk.apply(
         {"params": params},
-        jnp.where(keep_B1, latent.deter, 0.0), stoch, action_BF, tokens_BF,
+        jnp.where(keep_B1, latent.deter, 0.0),
+        stoch,
+        action_BF,
+        tokens_BF,
         method="observe_step",
     )
     ids = dist.sample_categorical(uniform_BS, log_post).astype(jnp.uint8)
@@ -292,7 +291,10 @@ def imagine_step(
     """The next latent under the prior."""
     stoch = one_hot(latent.stoch, trunk.cfg, trunk.precision.compute)
     deter, log_prior = trunk.apply(
-        {"params": params}, latent.deter, stoch.reshape(*stoch.shape[:-2], -1), action_BA,
+        {"params": params},
+        latent.deter,
+        stoch.reshape(*stoch.shape[:-2], -1),
+        action_BA,
         method="imagine_step",
     )
     ids = dist.sample_categorical(uniform_BS, log_prior).astype(jnp.uint8)
@@ -328,14 +330,20 @@ def observe(
         tokens, action, keep, uniform = x
         deter, log_post = trunk.apply(
             {"params": params},
-            jnp.where(keep, deter, 0.0), jnp.where(keep, stoch, 0.0), action, tokens,
+            jnp.where(keep, deter, 0.0),
+            jnp.where(keep, stoch, 0.0),
+            action,
+            tokens,
             method="observe_step",
         )
         ids = dist.sample_categorical(uniform, lax.stop_gradient(log_post))
         prob = jnp.exp(log_post)
         sample = one_hot(ids, cfg, prob.dtype) + prob - lax.stop_gradient(prob)
         return (deter, sample.reshape(*stoch.shape)), (
-            deter, sample, ids.astype(jnp.uint8), log_post,
+            deter,
+            sample,
+            ids.astype(jnp.uint8),
+            log_post,
         )
 
     wide = jnp.promote_types(jnp.float32, trunk.precision.param)
@@ -364,7 +372,7 @@ def losses(
         "reward": dist.twohot_loss(reward, rows.reward, dist.twohot_bins(cfg.bins)),
         "cont": -dist.bernoulli_log_prob(cont, ~rows.terminated),
     }
-    if mask is not None:
+    if mask is not None and rows.action_mask is not None:
         out["mask"] = -dist.bernoulli_log_prob(mask, rows.action_mask).sum(-1)
     decoded = trunk.apply({"params": params}, feat, method="decode")
     for name, shape in trunk.encoded:
@@ -388,7 +396,8 @@ def reconstruction(decoded: Array, target: Array, rank: int) -> Array:
 def total(terms: Mapping[str, Array], cfg: RSSMConfig) -> Array:
     """The trunk's loss: scaled terms, mean over [T, B]."""
     scales = {"dyn": cfg.dyn_scale, "rep": cfg.rep_scale}
-    return sum((scales.get(name, 1.0) * term.mean() for name, term in terms.items()), 0.0)
+    scaled = [scales.get(name, 1.0) * term.mean() for name, term in terms.items()]
+    return jnp.stack(scaled).sum()
 
 
 def encode_batch(spec: EnvSpec, obs: Mapping[str, Array], num_batch_dims: int) -> dict[str, Array]:

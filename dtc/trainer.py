@@ -4,8 +4,8 @@
     -> returns -> actor, critics -> competence, boredom -> write back) -> metrics
 
 Everything here runs inside one manual `shard_map`; the collectives over `data` are in this module
-(`reduce_gradients`, `metrics.reduce`), those over `ensemble` in ensemble.py, the gather of returns in
-actor_critic.py.
+(`reduce_gradients`, `metrics.reduce_mean`), those over `ensemble` in ensemble.py, the gather of
+returns in actor_critic.py.
 """
 
 from collections.abc import Callable
@@ -18,8 +18,20 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from dtc import actor_critic, agent, collector, dreamer, ensemble, intrinsic, mesh, metrics, optimizer
-from dtc import replay, returns, rssm
+from dtc import (
+    actor_critic,
+    agent,
+    collector,
+    dreamer,
+    ensemble,
+    intrinsic,
+    mesh,
+    metrics,
+    optimizer,
+    replay,
+    returns,
+    rssm,
+)
 from dtc.actor_critic import ChunkData, Policy, ReturnScale
 from dtc.agent import Agent, Params
 from dtc.collector import ActorState, CollectInfo
@@ -57,16 +69,19 @@ class Carrier(NamedTuple):
 
 def specs(a: Agent) -> Carrier:
     """The carrier again, made of PartitionSpecs (prefixes of its subtrees)."""
+    same: Any = mesh.REPLICATED
+    members: Any = mesh.MEMBERS
+    sharded: Any = mesh.SHARDED
     return Carrier(
-        root=mesh.REPLICATED,
-        update=mesh.REPLICATED,
-        params=Params(mesh.REPLICATED, mesh.MEMBERS, mesh.REPLICATED),
-        slow=mesh.REPLICATED,
-        opt=OptState(mesh.REPLICATED, mesh.MEMBERS, mesh.REPLICATED),
-        scales=mesh.REPLICATED,
-        curiosity=mesh.REPLICATED,
-        actor=mesh.SHARDED,
-        episodes=mesh.SHARDED,
+        root=same,
+        update=same,
+        params=Params(same, members, same),
+        slow=same,
+        opt=OptState(same, members, same),
+        scales=same,
+        curiosity=same,
+        actor=sharded,
+        episodes=sharded,
         replay=replay.specs(a.replay),
     )
 
@@ -97,7 +112,9 @@ def init(seed: Array, a: Agent) -> Carrier:
             tx.behaviour.init(params.behaviour),
         ),
         scales={
-            p.name: {r.name: ReturnScale(jnp.zeros((), wide), jnp.zeros((), wide)) for r in p.rewards}
+            p.name: {
+                r.name: ReturnScale(jnp.zeros((), wide), jnp.zeros((), wide)) for r in p.rewards
+            }
             for p in a.policies
         },
         curiosity=intrinsic.init(len(a.dream.horizons)),
@@ -114,8 +131,15 @@ def collect(carrier: Carrier, a: Agent) -> tuple[Carrier, CollectInfo]:
     acting = a.policies[0]
     policy_fn = agent.policy_fn(a, carrier.params.behaviour[acting.name], acting)
     actor, episodes, rows, latents, info = collector.collect(
-        carrier.root, carrier.actor, carrier.episodes, carrier.params.trunk, policy_fn,
-        a.env, a.trunk, a.vector, a.collect_steps,
+        carrier.root,
+        carrier.actor,
+        carrier.episodes,
+        carrier.params.trunk,
+        policy_fn,
+        a.env,
+        a.trunk,
+        a.vector,
+        a.collect_steps,
     )
     stored = replay.add(carrier.replay, rows, latents, a.replay, a.codecs)
     return carrier._replace(actor=actor, episodes=episodes, replay=stored), info
@@ -130,7 +154,7 @@ class Batch(NamedTuple):
     before: Array  # taken before each row, [T, B, A]
     first: Array  # [T, B], True in the first row too when there is no context
     context: Latent  # at row 0, [B, ...]
-    index: SampleIndex
+    sampled: SampleIndex
 
 
 def sample(carrier: Carrier, a: Agent) -> Batch:
@@ -164,7 +188,7 @@ def trunk_loss(
 
 def observe_noise(carrier: Carrier, batch: Batch, a: Agent) -> Array:
     """Uniform draws of the posterior, [T, B, S], by global sample id."""
-    keys = mesh.mesh_keys(carrier.root, Purpose.OBSERVE, batch.index.id, carrier.update)
+    keys = mesh.mesh_keys(carrier.root, Purpose.OBSERVE, batch.sampled.id, carrier.update)
     shape = (a.replay.length, a.model.groups)
     return jnp.swapaxes(jax.vmap(lambda k: jax.random.uniform(k, shape))(keys), 0, 1)
 
@@ -184,7 +208,7 @@ def member_gradients(
     data = Transitions(
         Latent(flat(seen.deter[:-1].astype(dtype)), flat(seen.ids[:-1])), flat(batch.action[:-1])
     )
-    ids_B, valid_BT_all = mesh.gather((batch.index.id, valid_BT), "ensemble")
+    ids_B, valid_BT_all = mesh.gather((batch.sampled.id, valid_BT), "ensemble")
     num_local = jax.tree.leaves(members)[0].shape[0]
     mask_EB = ensemble.sequence_mask(
         carrier.root, carrier.update, ids_B, a.replay.batch, num_local, a.ensemble.data_share
@@ -192,8 +216,13 @@ def member_gradients(
     weight_EBT = mask_EB[:, :, None] & valid_BT_all[None]
     loss_fn = jax.grad(
         lambda p: ensemble.loss(
-            a.member, p, data, flat(seen.log_post[1:]),
-            jax.vmap(jnp.ravel)(weight_EBT), a.ensemble, a.curiosity.novelty,
+            a.member,
+            p,
+            data,
+            flat(seen.log_post[1:]),
+            jax.vmap(jnp.ravel)(weight_EBT),
+            a.ensemble,
+            a.curiosity.novelty,
         ),
         has_aux=True,
     )
@@ -213,11 +242,11 @@ class Starts(NamedTuple):
 def choose_starts(carrier: Carrier, seen: rssm.Observed, batch: Batch, a: Agent) -> Starts:
     """`dream.starts` / B states of each sequence, without replacement by the sequence's key."""
     num = a.dream.starts // a.replay.batch
-    keys = mesh.mesh_keys(carrier.root, Purpose.DREAM_START, batch.index.id, carrier.update)
+    keys = mesh.mesh_keys(carrier.root, Purpose.DREAM_START, batch.sampled.id, carrier.update)
     t_Bn = jax.vmap(lambda k: jax.random.permutation(k, a.replay.length)[:num])(keys)
     if num == a.replay.length:
         t_Bn = mesh.vary(jnp.broadcast_to(jnp.arange(num), t_Bn.shape))
-    ids_Bn = batch.index.id[:, None] * num + jnp.arange(num)[None]
+    ids_Bn = batch.sampled.id[:, None] * num + jnp.arange(num)[None]
     b_Bn = jnp.broadcast_to(jnp.arange(t_Bn.shape[0])[:, None], t_Bn.shape)
     take = lambda x: lax.stop_gradient(x[t_Bn, b_Bn].reshape(-1, *x.shape[2:]))  # noqa: E731
     latent = Latent(take(seen.deter).astype(a.precision.compute), take(seen.ids))
@@ -235,8 +264,14 @@ def dream(
 ) -> Dreamed:
     """Dreams from the starts; `offset` keeps the draws of several policies apart."""
     return dreamer.imagine(
-        carrier.root, carrier.update, starts.ids + offset, starts.latent, horizon_of(carrier, a),
-        agent.model_fns(a, params, policy), a.model.groups, a.dream,
+        carrier.root,
+        carrier.update,
+        starts.ids + offset,
+        starts.latent,
+        horizon_of(carrier, a),
+        agent.model_fns(a, params, policy),
+        a.model.groups,
+        a.dream,
     )
 
 
@@ -248,12 +283,27 @@ def learn_in_dreams(
     value_0 = agent.model_fns(a, params, policy).value(starts.latent)
     rewards = {"extrinsic": dreamed.reward, "intrinsic": dreamed.novelty}
     found, scales, info = actor_critic.targets(
-        rewards, dreamed.cont, value_0, dreamed.value, starts.alive, horizon,
-        carrier.scales[name], carrier.curiosity.boredom, carrier.update, policy, a.behaviour,
+        rewards,
+        dreamed.cont,
+        value_0,
+        dreamed.value,
+        starts.alive,
+        horizon,
+        carrier.scales[name],
+        carrier.curiosity.boredom,
+        carrier.update,
+        policy,
+        a.behaviour,
     )
     data = ChunkData(dreamed.latent, dreamed.action, dreamed.mask, found)
     grads, losses = actor_critic.gradients(
-        net, params.behaviour[name], carrier.slow[name], data, horizon, a.dream.chunk, a.feature,
+        net,
+        params.behaviour[name],
+        carrier.slow[name],
+        data,
+        horizon,
+        a.dream.chunk,
+        a.feature,
         a.env.spec,
     )
     info |= losses | {"novelty": dreamed.novelty.sum() / (horizon * starts.ids.shape[0])}
@@ -262,8 +312,14 @@ def learn_in_dreams(
 
 
 def replay_value_gradients(
-    carrier: Carrier, params: PyTree, seen: rssm.Observed, starts: Starts, start_return: Array,
-    batch: Batch, policy: Policy, a: Agent,
+    carrier: Carrier,
+    params: PyTree,
+    seen: rssm.Observed,
+    starts: Starts,
+    start_return: Array,
+    batch: Batch,
+    policy: Policy,
+    a: Agent,
 ) -> tuple[Array, tuple[PyTree, Array, Array]]:
     """The extrinsic critic's loss on replayed states; gradients of (critic, deter, stoch).
 
@@ -279,9 +335,8 @@ def replay_value_gradients(
         boot_TB = value_TB.at[starts.t, b_Bn].set(start_return.reshape(starts.t.shape))
         rows = batch.rows
         target_TB = jax.vmap(
-            lambda *x: returns.replay_lambda_returns(*x, a.behaviour.discount, a.behaviour.lam),
-            in_axes=1, out_axes=1,
-        )(rows.reward, rows.terminated, rows.last, boot_TB)
+            returns.replay_lambda_returns, in_axes=(1, 1, 1, 1, None, None), out_axes=1
+        )(rows.reward, rows.terminated, rows.last, boot_TB, a.behaviour.discount, a.behaviour.lam)
         weight_TB = (~rows.last[:-1]).astype(target_TB.dtype)
         loss = actor_critic.replay_value_loss(
             net, params, carrier.slow[policy.name], feature[:-1], target_TB, weight_TB
@@ -309,7 +364,7 @@ class UpdateInfo(NamedTuple):
 
 
 def gradients(carrier: Carrier, a: Agent) -> tuple[Gradients, UpdateInfo]:
-    """sample -> trunk loss -> member loss -> dream -> returns -> actor, critics; then one reduction."""
+    """sample -> trunk loss -> member loss -> dream -> returns -> actor, critics; one reduction."""
     batch = sample(carrier, a)
     params = mesh.vary(carrier.params)  # in float32, before any cast: see mesh.vary
     loss_fn = partial(trunk_loss, batch=batch, uniform=observe_noise(carrier, batch, a), a=a)
@@ -327,7 +382,14 @@ def gradients(carrier: Carrier, a: Agent) -> tuple[Gradients, UpdateInfo]:
         scalars |= info
         if "extrinsic" in at_start:
             loss, (critic, deter_grad, stoch_grad) = replay_value_gradients(
-                carrier, params.behaviour[name], seen, starts, at_start["extrinsic"], batch, policy, a
+                carrier,
+                params.behaviour[name],
+                seen,
+                starts,
+                at_start["extrinsic"],
+                batch,
+                policy,
+                a,
             )
             behaviour[name] = jax.tree.map(jnp.add, behaviour[name], critic)
             scalars[f"{name}/loss/replay_value"] = loss
@@ -353,7 +415,7 @@ def reduce_gradients(
 def member_scalars(sums: MemberSums, valid_BT: Array, batch: Batch) -> Scalars:
     """Sums and counts of this device: the ratio of their means over devices is the global mean."""
     novelty_BT = sums.novelty.reshape(valid_BT.shape)
-    frontier_BT = valid_BT & batch.index.is_frontier[:, None]
+    frontier_BT = valid_BT & batch.sampled.is_frontier[:, None]
     count = lambda mask: mask.sum().astype(novelty_BT.dtype)  # noqa: E731
     return {
         "sum/novelty_frontier": jnp.where(frontier_BT, novelty_BT, 0.0).sum(),
@@ -385,7 +447,7 @@ def update(carrier: Carrier, a: Agent) -> tuple[Carrier, Scalars]:
     )
     by_sample = lambda x: jnp.swapaxes(x, 0, 1)  # noqa: E731
     seen = Latent(by_sample(info.seen.deter).astype(a.precision.compute), by_sample(info.seen.ids))
-    stored = replay.write_back(carrier.replay, info.batch.index, seen, a.codecs)
+    stored = replay.write_back(carrier.replay, info.batch.sampled, seen, a.codecs)
     slow = {
         name: actor_critic.update_slow(carrier.slow[name], params.behaviour[name], a.behaviour)
         for name in carrier.slow
@@ -393,8 +455,13 @@ def update(carrier: Carrier, a: Agent) -> tuple[Carrier, Scalars]:
     scalars |= norms | {f"curiosity/{k}": v for k, v in curious._asdict().items() if k != "bucket"}
     scalars["curiosity/horizon"] = horizon_of(carrier, a)
     new = carrier._replace(
-        update=carrier.update + 1, params=params, slow=slow, opt=opt, scales=info.scales,
-        curiosity=curiosity, replay=stored,
+        update=carrier.update + 1,
+        params=params,
+        slow=slow,
+        opt=opt,
+        scales=info.scales,
+        curiosity=curiosity,
+        replay=stored,
     )
     return new, {name: jnp.asarray(x, jnp.float32) for name, x in scalars.items()}
 
@@ -423,8 +490,10 @@ def apply_gradients(
         grads.members, opt.members, params.members
     )
     norms = {
-        "grad/trunk": trunk_info.grad_norm, "grad/behaviour": behaviour_info.grad_norm,
-        "step/trunk": trunk_info.update_norm, "step/behaviour": behaviour_info.update_norm,
+        "grad/trunk": trunk_info.grad_norm,
+        "grad/behaviour": behaviour_info.grad_norm,
+        "step/trunk": trunk_info.update_norm,
+        "step/behaviour": behaviour_info.update_norm,
     }
     return (
         Params(trunk, members, behaviour),
@@ -443,9 +512,7 @@ class Metrics(NamedTuple):
 def iteration(carrier: Carrier, a: Agent) -> tuple[Carrier, Metrics]:
     """collect R steps, then G updates."""
     carrier, info = collect(carrier, a)
-    carrier, scalars = lax.scan(
-        lambda c, _: update(c, a), carrier, length=a.updates_per_collect
-    )
+    carrier, scalars = lax.scan(lambda c, _: update(c, a), carrier, length=a.updates_per_collect)
     mean = jax.tree.map(lambda x: x.mean(0), scalars)
     return carrier, Metrics(mean, mesh.psum(info, *mesh.AXES))
 
@@ -478,12 +545,12 @@ def sharded(
     )
 
 
-def make_init(a: Agent, on: Mesh) -> Callable[[Any], Carrier]:
+def make_init(a: Agent, on: Mesh) -> Any:
     """jit: seed -> carrier, created already sharded."""
     return sharded(partial(init, a=a), on, (mesh.REPLICATED,), specs(a))
 
 
-def make_train(a: Agent, on: Mesh) -> Callable[[Carrier, Any], tuple[Carrier, Metrics]]:
+def make_train(a: Agent, on: Mesh) -> Any:
     """jit: (carrier, number of iterations) -> (carrier, metrics); the carrier is donated."""
     carrier = specs(a)
     out = (carrier, mesh.REPLICATED)

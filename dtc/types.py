@@ -65,9 +65,9 @@ class ArraySpec:
 class EnvSpec:
     """Static description of an environment.
 
-    ``obs`` is a pytree of ArraySpec (kept compact: uint8 where it can be); ``encode(obs)`` gives the
-    networks' floats of one observation as a dict: rank 1 leaves are real vectors, leaves of higher
-    rank are one-hot over the last dim (rank 3: a grid [height, width, classes]).
+    ``obs`` is a pytree of ArraySpec (kept compact: uint8 where it can be); ``encode(obs)`` gives
+    the networks' floats of one observation as a dict: rank 1 leaves are real vectors, leaves of
+    higher rank are one-hot over the last dim (rank 3: a grid [height, width, classes]).
     """
 
     name: str

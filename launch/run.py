@@ -1,4 +1,4 @@
-"""The host loop: calls the compiled program, reads its metrics while the next call runs, keeps files.
+"""The host loop: calls the compiled program, reads metrics while the next call runs, keeps files.
 
 Totals are Python integers; the device counts what one call did. Every process runs this loop alike;
 writers, figures and the terminal are process 0's.
@@ -106,7 +106,7 @@ class Run:
         self.progress.log(self.message)
         carrier = self._resume() if resume else self._start()
         self.writer = writers.MetricsWriter(self.workdir, self.totals.update)
-        with _signals(self._ask_to_stop):
+        with _Signals(self._ask_to_stop):
             if not resume:
                 self._measure_baselines(carrier)
                 self._evaluate(carrier)
@@ -166,7 +166,7 @@ class Run:
         return train
 
     def _next_size(self, pending: Call | None) -> int:
-        """Iterations of the next call: up to the next event or the goal, 0 when there is nothing."""
+        """Iterations of the next call, up to the next event or the goal; 0: nothing is left."""
         if self._agreed_stop():
             return 0
         run = self.cfg.run
@@ -225,7 +225,8 @@ class Run:
         self.totals.env_steps += env_steps
         self.totals.seconds += seconds
         record: dict[str, Any] = {
-            "update": call.update, "env_steps": self.totals.env_steps,
+            "update": call.update,
+            "env_steps": self.totals.env_steps,
             "seconds": self.totals.seconds,
         }
         if collected.ended > 0:
@@ -241,7 +242,9 @@ class Run:
         cfg, updates = self.cfg, size * self.cfg.run.updates_per_collect
         dreams = len(self.program.agent.policies) * cfg.dream.starts
         counts = (
-            env_steps, cfg.replay.batch * cfg.replay.length * updates, dreams * horizon * updates,
+            env_steps,
+            cfg.replay.batch * cfg.replay.length * updates,
+            dreams * horizon * updates,
             updates,
         )
         return {rate: n / seconds for rate, n in zip(writers.RATES, counts, strict=True)}
@@ -263,8 +266,9 @@ class Run:
         index = self._next_evaluation()
         result = jax.device_get(self.program.evaluate(carrier.root, carrier.params, index))
         self.totals.last_eval = {f"eval/{name}": float(x) for name, x in result.items()}
-        record = {"update": self.totals.update, "env_steps": self.totals.env_steps}
-        record |= {"seconds": self.totals.seconds} | self.totals.last_eval
+        t = self.totals
+        done = {"update": t.update, "env_steps": t.env_steps, "seconds": t.seconds}
+        record: dict[str, Any] = done | t.last_eval
         self.writer.write(record | {f"eval/{k}": v for k, v in self.totals.baselines.items()})
 
     def _save(self, carrier: Carrier) -> None:
@@ -297,7 +301,9 @@ class Run:
         )
         length = min(int(dream.alive.sum()), SHOWN_STEPS)
         real = {name: np.asarray(x[:length], np.float32) for name, x in dream.seen.items()}
-        predicted = {name: np.asarray(x[:length], np.float32) for name, x in dream.predicted.items()}
+        predicted = {
+            name: np.asarray(x[:length], np.float32) for name, x in dream.predicted.items()
+        }
         title = f"An episode and the model's open-loop prediction after {CONTEXT} steps"
         novelty = np.asarray(dream.novelty[:length], np.float32)
         figures.dream(pictures / "dream.png", real, predicted, novelty, CONTEXT, title)
@@ -305,7 +311,9 @@ class Run:
     def _summary(self) -> dict[str, Any]:
         t = self.totals
         rows: dict[str, Any] = {
-            "updates": t.update, "env steps": t.env_steps, "training time": writers.clock(t.seconds),
+            "updates": t.update,
+            "env steps": t.env_steps,
+            "training time": writers.clock(t.seconds),
         }
         rows |= {f"return, {name}": value for name, value in t.baselines.items()}
         rows |= {name: value for name, value in t.last_eval.items()}
@@ -317,7 +325,7 @@ def _crosses(update: int, every: int, run: config.RunConfig) -> bool:
     return update % every < run.updates_per_collect
 
 
-class _signals:
+class _Signals:
     """SIGINT and SIGTERM go to `handler` inside the `with` block."""
 
     def __init__(self, handler: Callable[[int, FrameType | None], None]):

@@ -57,7 +57,8 @@ def test_dense_adds_the_bias_in_float32_and_then_rounds_unless_it_gives_logits()
     logits = Dense(1, HALF, logits=True).apply({"params": params}, x)
     output = Dense(1, HALF).apply({"params": params}, x)
     # bfloat16 has steps of 2 here: a bias added after rounding 256.75 would leave 256 or 258.
-    assert logits.dtype == jnp.float32 and logits[0, 0] == 256.75
+    no_bias = Dense(1, HALF, use_bias=False, logits=True).apply({"params": params}, x)
+    assert logits.dtype == no_bias.dtype == jnp.float32 and logits[0, 0] == 256.75
     assert output.dtype == jnp.bfloat16 and output[0, 0] == 256
 
 

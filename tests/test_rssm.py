@@ -190,13 +190,15 @@ def test_prior_and_posterior_are_mlps_with_unimix(params, seen):
 # Sequences
 
 
-def test_observe_equals_repeated_observe_step(params, seen):
+def test_observe_equals_repeated_observe_step(observe, params):
+    first = RNG.random((T, B)) < 0.4
+    first[0] = [True, False]
+    seen = observe(params, SEQUENCE._replace(first=first))
     step = jax.jit(lambda *args: rssm.observe_step(TRUNK, params, *args))
     latent = SEQUENCE.context
     for t in range(T):
         obs = {name: x[t] for name, x in SEQUENCE.obs.items()}
-        rest = (SEQUENCE.action[t], obs, SEQUENCE.first[t], SEQUENCE.uniform[t])
-        latent = step(latent, *rest)
+        latent = step(latent, SEQUENCE.action[t], obs, first[t], SEQUENCE.uniform[t])
         np.testing.assert_array_equal(latent.stoch, seen.ids[t])
         assert_same(latent.deter, seen.deter[t])
 

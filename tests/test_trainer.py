@@ -68,8 +68,8 @@ def test_raw_gradients_are_the_same_on_every_mesh(shape, reference_gradients):
     errors = jax.tree.map(relative, found, reference_gradients)
     for path, error in jax.tree_util.tree_leaves_with_path(errors):
         assert error <= 1e-5, (
-            f"{jax.tree_util.keystr(path)} differs by {error:.1e} on mesh {shape}: a sum or mean over "
-            "the wrong axis gives a factor, a draw by device number gives everything else."
+            f"{jax.tree_util.keystr(path)} differs by {error:.1e} on mesh {shape}: a sum or mean "
+            "over the wrong axis gives a factor, a draw by device number gives everything else."
         )
 
 
@@ -184,5 +184,3 @@ def test_each_draw_happens_once(monkeypatch):
     assert len(drawn) > 500
     repeated = {d for d in drawn if drawn.count(d) > 1} if len(set(drawn)) < len(drawn) else set()
     assert not repeated, f"drawn twice: {sorted(repeated)[:5]}"
-
-

@@ -111,37 +111,36 @@ def in_turns(timed: dict[str, Timed], repeats: int) -> dict[str, Figures]:
 def parts(held: Held, program: Program) -> dict[str, Timed]:
     """The whole update and its parts; each part gets what the ones before it computed."""
     a, num = program.agent, program.agent.updates_per_collect
-    pure = lambda fn: jax.jit(partial(fn, a=a))  # noqa: E731
+    jit = lambda fn, **kw: jax.jit(partial(fn, a=a), **kw)  # noqa: E731
+    pure = {
+        f: jit(f) for f in (world_model, members, dreams, actor_critics, replay_values, optimise)
+    }
     carrier = held.carrier
-    batch = pure(trainer.sample)(carrier)
-    seen, _, trunk_grads = pure(world_model)(carrier, batch)
-    member_grads = pure(members)(carrier, seen, batch)[0]
-    starts = pure(trainer.choose_starts)(carrier, seen, batch)
-    dreamed = pure(dreams)(carrier, starts)
-    learned = pure(actor_critics)(carrier, starts, dreamed)
+    batch = jit(trainer.sample)(carrier)
+    seen, _, trunk_grads = pure[world_model](carrier, batch)
+    member_grads = pure[members](carrier, seen, batch)[0]
+    starts = jit(trainer.choose_starts)(carrier, seen, batch)
+    dreamed = pure[dreams](carrier, starts)
+    learned = pure[actor_critics](carrier, starts, dreamed)
     grads = Gradients(trunk_grads, member_grads, {name: x[0] for name, x in learned.items()})
     returns = {name: x[2]["extrinsic"] for name, x in learned.items() if "extrinsic" in x[2]}
-    wanted: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
-        "world model": (world_model, (batch,)),
-        "members": (members, (seen, batch)),
-        "dream": (dreams, (starts,)),
-        "actor, critics": (actor_critics, (starts, dreamed)),
-        "replay value": (replay_values, (seen, starts, returns, batch)),
-        "optimiser": (optimise, (grads,)),
+
+    def timed(fn: Callable[..., PyTree], *given: PyTree) -> Timed:
+        return Timed(lambda: pure[fn](held.carrier, *given))
+
+    write = jit(sample_and_write_back, donate_argnums=0)
+    collect = jit(trainer.collect, donate_argnums=0)
+    return {
+        "world model": timed(world_model, batch),
+        "members": timed(members, seen, batch),
+        "dream": timed(dreams, starts),
+        "actor, critics": timed(actor_critics, starts, dreamed),
+        "replay value": timed(replay_values, seen, starts, returns, batch),
+        "optimiser": timed(optimise, grads),
+        "replay": Timed(lambda: held.advance(lambda c: write(c, seen))),
+        "environment": Timed(lambda: held.advance(collect), num),
+        "whole update": Timed(lambda: held.advance(lambda c: program.train(c, jnp.int32(1))), num),
     }
-    advancing = {
-        "replay": jax.jit(partial(sample_and_write_back, seen=seen, a=a), donate_argnums=0),
-        "environment": jax.jit(partial(trainer.collect, a=a), donate_argnums=0),
-        "whole update": lambda c: program.train(c, jnp.int32(1)),
-    }
-    timed = {
-        name: Timed(lambda fn=pure(fn), given=given: fn(held.carrier, *given))
-        for name, (fn, given) in wanted.items()
-    }
-    for name, fn in advancing.items():
-        share = 1 if name == "replay" else num
-        timed[name] = Timed(lambda fn=fn: held.advance(fn), share)
-    return timed
 
 
 def world_model(carrier: Carrier, batch: Batch, a: Agent) -> tuple[Observed, PyTree, PyTree]:
@@ -202,7 +201,7 @@ def sample_and_write_back(carrier: Carrier, seen: Observed, a: Agent) -> tuple[C
     deter = seen.deter + 0.0 * batch.context.deter  # after the reading, as in an update
     latents = Latent(deter.astype(a.precision.compute), seen.ids)
     latents_BT = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), latents)
-    stored = replay.write_back(carrier.replay, batch.index, latents_BT, a.codecs)
+    stored = replay.write_back(carrier.replay, batch.sampled, latents_BT, a.codecs)
     return carrier._replace(replay=stored, update=carrier.update + 1), batch
 
 

@@ -6,7 +6,7 @@ python tools/evaluate.py --workdir=runs/NAME --episodes=50 --json=result.json
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -97,25 +97,29 @@ def evaluate(
 
 def film(dream: evaluator.Dream) -> list[Image.Image]:
     """One picture a step: what was seen on the left, the model's open-loop prediction beside it."""
-    length = int(dream.alive.sum())
-    return [
-        Image.fromarray(np.hstack([_picture(dream.seen, t), _picture(dream.predicted, t)]))
-        for t in range(length)
+    grids = {k: np.asarray(x, np.float32) for k, x in dream.seen.items() if x.ndim == 4}
+    palettes = {name: figures.palette_of(x) for name, x in grids.items()}
+    pairs = [
+        (_picture(dream.seen, t, palettes), _picture(dream.predicted, t, palettes))
+        for t in range(int(dream.alive.sum()))
     ]
+    return [Image.fromarray(np.hstack(pair)) for pair in pairs]
 
 
-def _picture(obs: dict[str, np.ndarray], t: int) -> np.ndarray:
+def _picture(obs: Mapping[str, Any], t: int, palettes: Mapping[str, np.ndarray]) -> np.ndarray:
     """uint8 [height, width, 3] of an encoded observation: grids in colour, vectors as grey bars."""
     parts = []
     for name in sorted(obs):
         x = np.asarray(obs[name][t], np.float32)
-        if x.ndim == 3:
-            parts.append(figures.to_rgb(x, figures.most_common(np.asarray(obs[name]))))
+        if name in palettes:
+            parts.append(figures.to_rgb(x, palettes[name]))
         else:
             bars = np.clip(x.reshape(1, -1), 0, 1)
             parts.append(np.repeat((1 - bars)[..., None], 3, -1))
     width = max(p.shape[1] for p in parts)
-    padded = [np.pad(p, ((0, 1), (0, width - p.shape[1]), (0, 0)), constant_values=1) for p in parts]
+    padded = [
+        np.pad(p, ((0, 1), (0, width - p.shape[1]), (0, 0)), constant_values=1) for p in parts
+    ]
     image = (np.concatenate(padded) * 255).astype(np.uint8)
     image = image.repeat(SCALE, 0).repeat(SCALE, 1)
     return np.pad(image, ((GAP, GAP), (GAP, GAP), (0, 0)), constant_values=255)
