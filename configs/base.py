@@ -83,6 +83,7 @@ def get_config() -> ml_collections.ConfigDict:
                 member_lr=3e-4,
                 behaviour_lr=3e-4,
                 warmup=100,
+                behaviour_warmup=1000,
                 agc=0.3,
                 agc_floor=1e-3,
                 beta1=0.9,

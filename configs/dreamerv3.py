@@ -20,6 +20,7 @@ def get_config() -> ml_collections.ConfigDict:
     config.ensemble.members = 0
     config.dream.update(starts=1024, horizons=(15,), chunk=15)
     config.behaviour.update(mode="task", layers=3, pool_units=0)
-    config.optimizer.update(model_lr=4e-5, member_lr=4e-5, behaviour_lr=4e-5, warmup=1000)
+    config.optimizer.update(model_lr=4e-5, member_lr=4e-5, behaviour_lr=4e-5)
+    config.optimizer.update(warmup=1000, behaviour_warmup=1000)
     config.run.update(prefill=66, collect_steps=2)
     return config

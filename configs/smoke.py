@@ -31,7 +31,7 @@ def get_config() -> ml_collections.ConfigDict:
     )
     config.dream.update(starts=80, horizons=(4, 8), chunk=4)
     config.behaviour.update(layers=1, pool_units=8)
-    config.optimizer.warmup = 10
+    config.optimizer.update(warmup=10, behaviour_warmup=10)
     config.run.update(
         updates=30,
         prefill=16,

@@ -206,6 +206,7 @@ RANGES = {  # every number of the configuration, elements of tuples alike
     "optimizer.member_lr": POSITIVE,
     "optimizer.behaviour_lr": POSITIVE,
     "optimizer.warmup": NATURAL,
+    "optimizer.behaviour_warmup": NATURAL,
     "optimizer.agc": POSITIVE,
     "optimizer.agc_floor": POSITIVE,
     "optimizer.beta1": BELOW_ONE,

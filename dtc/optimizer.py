@@ -23,7 +23,8 @@ class OptimizerConfig:
     model_lr: float = 3e-4  # trunk
     member_lr: float = 3e-4  # transition members
     behaviour_lr: float = 3e-4  # actors and critics
-    warmup: int = 100  # updates of linear warm-up, 0: none
+    warmup: int = 100  # updates of linear warm-up of trunk and members, 0: none
+    behaviour_warmup: int = 1000  # the same of actors and critics: longer, see BUILD.md
     agc: float = 0.3  # largest gradient norm of a tensor, in norms of that tensor
     agc_floor: float = 1e-3  # least norm a tensor is taken to have: tensors that start at 0 learn
     beta1: float = 0.9  # decay of the mean of the scaled gradients
@@ -39,10 +40,11 @@ class OptimizerConfig:
             value = getattr(self, name)
             if not 0 <= value < 1:
                 raise ValueError(f"optimizer.{name}={value} must lie in [0, 1), e.g. 0.9.")
-        if self.warmup < 0:
-            raise ValueError(
-                f"optimizer.warmup={self.warmup} must not be negative. Use 0 for none."
-            )
+        for name in ("warmup", "behaviour_warmup"):
+            if getattr(self, name) < 0:
+                raise ValueError(
+                    f"optimizer.{name}={getattr(self, name)} must not be negative. Use 0 for none."
+                )
 
 
 class OptimizerInfo(NamedTuple):
@@ -70,12 +72,16 @@ def clip_by_parameter_norm(clip: float, floor: float) -> optax.GradientTransform
     return optax.stateless(lambda grads, params: jax.tree.map(one, grads, params))
 
 
-def make(lr: float, cfg: OptimizerConfig) -> optax.GradientTransformation:
+def make(
+    lr: float, cfg: OptimizerConfig, warmup: int | None = None
+) -> optax.GradientTransformation:
     """AGC, then LaProp (Ziyin et al. 2020): the gradient scaled by its RMS first, averaged after.
+
+    `warmup` updates of linear warm-up replace those of `cfg` where given.
 
     For stacked members, vmap `init` and `apply`: each member is clipped on its own.
     """
-    warmup = max(cfg.warmup, 1)
+    warmup = max(cfg.warmup if warmup is None else warmup, 1)
     return optax.chain(
         clip_by_parameter_norm(cfg.agc, cfg.agc_floor),
         optax.scale_by_rms(cfg.beta2, cfg.eps, bias_correction=True),

@@ -89,8 +89,11 @@ def specs(a: Agent) -> Carrier:
 def optimizers(a: Agent) -> OptState:
     """The gradient transformations of trunk, members and behaviour."""
     cfg = a.optimizer
-    rates = (cfg.model_lr, cfg.member_lr, cfg.behaviour_lr)
-    return OptState(*(optimizer.make(lr, cfg) for lr in rates))
+    return OptState(
+        trunk=optimizer.make(cfg.model_lr, cfg),
+        members=optimizer.make(cfg.member_lr, cfg),
+        behaviour=optimizer.make(cfg.behaviour_lr, cfg, cfg.behaviour_warmup),
+    )
 
 
 def init(seed: Array, a: Agent) -> Carrier:

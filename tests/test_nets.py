@@ -170,13 +170,20 @@ def test_the_encoder_sees_vectors_through_symlog_and_does_not_mix_batch_entries(
     np.testing.assert_allclose(np.roll(other, 1, 0), tokens, rtol=1e-5, atol=1e-6)
 
 
-def test_the_decoder_gives_every_leaf_its_shape_in_float32():
+def test_the_decoder_reads_every_leaf_out_densely_in_float32():
     shapes = (("grid", (3, 2, 4)), ("tags", (2, 3)), ("vector", (5,)))
-    decoder = Decoder(1, 8, 2, shapes, HALF)
-    out = jax.eval_shape(lambda x: decoder.init_with_output(jax.random.key(0), x)[0], normal(6, 7))
-    assert {name: (x.shape, x.dtype) for name, x in out.items()} == {
-        name: ((6, *shape), jnp.float32) for name, shape in shapes
-    }
+    feature = normal(6, 7)
+    apply, params = made(Decoder(1, 8, shapes, WIDE), feature)
+    out, mlp = apply(params, feature), params["MLP_0"]
+    y = feature @ mlp["Dense_0"]["kernel"] + mlp["Dense_0"]["bias"]
+    y = y / np.sqrt((y**2).mean(-1, keepdims=True) + 1e-4) * mlp["NormAct_0"]["scale"]
+    y = y / (1 + np.exp(-y))
+    for name, shape in shapes:
+        p = params[f"out_{name}"]
+        expected = (y @ p["kernel"] + p["bias"]).reshape(6, *shape)
+        np.testing.assert_allclose(out[name], expected, rtol=1e-4, atol=1e-5)
+    half = jax.eval_shape(lambda: Decoder(1, 8, shapes, HALF).apply({"params": params}, feature))
+    assert {x.dtype for x in half.values()} == {jnp.dtype(jnp.float32)}
 
 
 # The precision firewall, read from the jaxpr

@@ -187,6 +187,14 @@ def test_prior_and_posterior_are_mlps_with_unimix(params, seen):
     assert np.exp(seen.log_post).min() >= CFG.unimix / C * 0.999
 
 
+def test_the_posteriors_codes_start_out_far_from_uniform():
+    wide = rssm.RSSMConfig(hidden=64, groups=8, classes=8)
+    posterior = rssm.Posterior(wide, Precision(), 16)
+    init = jax.jit(lambda: posterior.init(jax.random.key(0), jnp.zeros(256), jnp.zeros(64)))
+    std = float(init()["params"]["out"]["kernel"].std())
+    assert std == pytest.approx(rssm.CODE_SCALE / 8, rel=0.03)
+
+
 # Sequences
 
 
