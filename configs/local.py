@@ -2,7 +2,7 @@
 
     python launch/main.py
 
-Machine: 2 CPU cores, or one GPU (configs/h200.py fills a large one). Rate: not measured.
+Machine: 2 CPU cores, or one GPU (configs/h200.py fills a large one). BUILD.md has measured rates.
 """
 
 import ml_collections
@@ -11,7 +11,13 @@ from configs import base
 
 
 def get_config() -> ml_collections.ConfigDict:
-    """`base` as it is: starts x longest horizon stays at 4096 dreamed steps an update."""
+    """A `nano` model whose updates are cheap enough to make thousands of them in minutes."""
     config = base.get_config()
     config.name = "local"
+    config.replay.update(batch=32, length=16)
+    config.model.update(size="nano", encoder_layers=1, decoder_layers=1)
+    config.dream.update(starts=64, horizons=(8, 16, 32))
+    config.behaviour.update(pool_units=32, entropy=3e-3, intrinsic_weight=0.3)
+    config.optimizer.update(model_lr=2e-3, member_lr=1e-3, behaviour_lr=3e-4)
+    config.run.update(prefill=128, eval_every=500)
     return config
