@@ -1,4 +1,4 @@
-"""The collectives of a compiled program, and whatever would talk to the host, read from its HLO text."""
+"""The collectives of a compiled program, and what would talk to the host, from its HLO text."""
 
 import re
 from collections import Counter, defaultdict
