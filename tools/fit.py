@@ -120,12 +120,13 @@ def _compile(lowered: Any, cfg: Config) -> Any:
     try:
         return lowered.compile()
     except jax.errors.JaxRuntimeError as error:
-        used = re.search(r"Used (\S+) of (\S+) hbm", str(error))
-        if not used:
+        sizes = re.findall(r"\d+\.\d+[MGT]", str(error))
+        if "RESOURCE_EXHAUSTED" not in str(error) or len(sizes) < 2:
             raise
         raise ConfigError(
             f"replay.slots={cfg.replay.slots} x env.num_envs={cfg.env.num_envs} and the rest need "
-            f"{used[1]} of {used[2]} a device. Use --config.replay.slots={cfg.replay.slots // 2}."
+            f"{sizes[0]} of memory a device, which has {sizes[1]} ({cfg.slice}). "
+            f"Use --config.replay.slots={cfg.replay.slots // 2}."
         ) from error
 
 
