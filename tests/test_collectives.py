@@ -45,7 +45,7 @@ def test_a_gather_in_nested_loops_is_listed_once_for_the_inner_one(grid):
         return mesh.psum(jax.lax.scan(outer, mesh.vary(x), length=3)[0], *BOTH)
 
     found = collectives(sharded_text(program, grid, (7,)), grid)
-    assert [(c.kind, c.axes, c.per, c.bytes) for c in found] == [
+    assert [(c.kind, c.axes, c.per, c.num_bytes) for c in found] == [
         ("all-gather", ("ensemble",), "update", 2 * 7 * 4),
         ("all-reduce", BOTH, "call", 7 * 4),
     ]
@@ -153,7 +153,7 @@ def ledger(program):
 
 def test_the_train_step_sends_what_the_ledger_lists_and_nothing_else(smoke):
     program, text = smoke
-    found = {(c.kind, c.axes, c.dtype, c.per): c.bytes for c in collectives(text, program.mesh)}
+    found = {(c.kind, c.axes, c.dtype, c.per): c.num_bytes for c in collectives(text, program.mesh)}
     assert found == ledger(program)
 
 

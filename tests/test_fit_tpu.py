@@ -1,6 +1,5 @@
 """The train step as a TPU compiles it: tools/fit.py at small sizes, with the structure of v4_8."""
 
-import importlib.util
 import json
 import os
 import pathlib
@@ -9,6 +8,8 @@ import sys
 
 import pytest
 
+from dtc.config import ConfigError
+from launch import command
 from tools import fit
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -54,7 +55,7 @@ LEDGER = {  # mesh -> (axes, dtype, once per) of all that may cross devices
 
 def compiled(tmp_path, config, *flags):
     """The figures of tools/fit.py, which a process of its own compiles."""
-    if importlib.util.find_spec("libtpu") is None:
+    if not fit.has_libtpu():
         pytest.skip("libtpu is not installed; use pip install -e '.[tpu]'.")
     sizes = [f"--config.{name}={value}" for name, value in SMALL.items()]
     out = tmp_path / "figures.json"
@@ -89,3 +90,28 @@ def test_a_slice_takes_the_train_step(tmp_path, config, shape):
     reduced = {c["dtype"] for c in figures["collectives"] if c["kind"] == "all-reduce"}
     assert reduced <= {"f32", "s32"}
     assert figures["host_transfers"] == []
+
+
+def wanted(*args):
+    return fit.on_slice(command.parse(["tools/fit.py", *args]))
+
+
+@pytest.mark.parametrize(
+    ("args", "sentence"),
+    [
+        (("--config=configs/local.py",), "slice= names no TPU slice.*--config.slice=v4-8"),
+        (("--config=configs/v4_8.py", "--config.slice=v4-9"), "Did you mean v4-8"),
+        (("--config=configs/v4_8.py", "--mesh=3,1"), "mesh=3,1 is not 4 devices"),
+        (("--config=configs/v4_8.py", "--devices=8"), "--devices=8.*slice=v4-8 has 4"),
+    ],
+)
+def test_what_is_no_slice_is_refused_in_one_sentence(monkeypatch, args, sentence):
+    monkeypatch.setattr(fit, "has_libtpu", lambda: True)
+    with pytest.raises(ConfigError, match=sentence):
+        wanted(*args)
+
+
+def test_without_libtpu_the_message_says_what_to_install(monkeypatch):
+    monkeypatch.setattr(fit, "has_libtpu", lambda: False)
+    with pytest.raises(ConfigError, match=r"pip install -e '\.\[tpu\]'"):
+        wanted("--config=configs/v4_8.py")

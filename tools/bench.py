@@ -38,9 +38,10 @@ def main(argv: Sequence[str]) -> int:
     for add in (add_env, bench_train.add_train):
         command = add(commands)
         command.add_argument("--json", type=Path, help="write the figures here too")
-    args, args.settings = parser.parse_known_args(argv)
-    if args.settings and args.command != "train":
-        parser.error(f"{args.settings[0]} is not a flag of {args.command}: see --help.")
+    args, rest = parser.parse_known_args(argv)
+    if rest and args.command != "train":
+        parser.error(f"{rest[0]} is not a flag of {args.command}: see --help.")
+    args.settings = rest
     try:
         figures = args.run(args)
     except ValueError as error:

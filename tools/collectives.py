@@ -1,9 +1,9 @@
 """The collectives of a compiled program, and what would talk to the host, from its HLO text."""
 
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jax.sharding import Mesh
@@ -30,21 +30,20 @@ class Collective(NamedTuple):
     axes: tuple[str, ...]  # mesh axes it runs over, those of one device left out
     dtype: str  # HLO name, e.g. bf16
     per: str  # how often it runs: once a 'call', 'iteration', 'update' or (dream) 'chunk'
-    bytes: int  # of the results on one device, each time
-    count: int  # operations; backends combine differently, so compare bytes
+    num_bytes: int  # of the results on one device, each time
+    num_ops: int  # backends combine differently, so compare bytes
 
 
 def collectives(text: str, mesh: Mesh) -> list[Collective]:
     """All collectives of an HLO module on its mesh, equal ones added up, in a fixed order."""
-    size: dict[tuple[str, ...], int] = defaultdict(int)
-    count: Counter[tuple] = Counter()
+    size: Counter[tuple[Any, ...]] = Counter()  # by all that is before `num_bytes`
+    count: Counter[tuple[Any, ...]] = Counter()
     for line in text.splitlines():
         if match := OPERATION.match(line):
             shapes, kind, start = match.groups()
             axes, per = _axes(line, kind, mesh), LOOPS[min(_depth(line), len(LOOPS) - 1)]
-            found = _sizes(shapes, kind, bool(start))
-            for dtype in found:
-                size[kind, axes, dtype, per] += found[dtype]
+            for dtype, num_bytes in _sizes(shapes, kind, bool(start)).items():
+                size[kind, axes, dtype, per] += num_bytes
                 count[kind, axes, dtype, per] += 1
     return [Collective(*key, size[key], count[key]) for key in sorted(size)]
 
@@ -116,7 +115,9 @@ def table(found: list[Collective]) -> str:
     """The ledger as text, a line for each entry."""
     line = "  {:20s} {:15s} {:6s} {:10s} {:>5} {:>12}".format
     rows = [
-        line(c.kind, "+".join(c.axes) or "-", c.dtype, c.per, c.count, f"{c.bytes / 1024:,.1f}")
+        line(
+            c.kind, "+".join(c.axes) or "-", c.dtype, c.per, c.num_ops, f"{c.num_bytes / 1024:,.1f}"
+        )
         for c in found
     ]
     return "\n".join([line("kind", "axes", "dtype", "once per", "ops", "KiB"), *rows])

@@ -70,9 +70,18 @@ def on_slice(wanted: command.Command) -> Config:
     devices.check_slice(cfg)
     if not cfg.slice:
         raise ConfigError("slice= names no TPU slice to compile for. Use --config.slice=v4-8.")
-    if importlib.util.find_spec("libtpu") is None:
+    num = SLICES[cfg.slice].devices
+    if wanted.num_devices not in (0, num):
+        rule = f"does not go: slice={cfg.slice} has {num} devices"
+        raise ConfigError(f"--devices={wanted.num_devices} {rule}. Leave it out.")
+    if not has_libtpu():
         raise ConfigError("libtpu, the TPU's compiler, is missing. Use pip install -e '.[tpu]'.")
-    return config.on_devices(cfg, SLICES[cfg.slice].devices)
+    return config.on_devices(cfg, num)
+
+
+def has_libtpu() -> bool:
+    """Whether the TPU's compiler is installed."""
+    return importlib.util.find_spec("libtpu") is not None
 
 
 def fit(cfg: Config) -> Figures:
@@ -87,19 +96,18 @@ def fit(cfg: Config) -> Figures:
     print(f"Compiling {cfg.name} for slice={cfg.slice}, mesh={_mesh_text(cfg)} ...", flush=True)
     lowered = program.train.lower(shapes, jax.ShapeDtypeStruct((), jnp.int32))
     compiled = _compile(lowered, cfg)
+    text, kind = compiled.as_text(), program.mesh.devices.flat[0].device_kind
     figures = {
         "config": cfg.name,
         "slice": cfg.slice,
         "mesh": program.mesh.shape,
-        "device": program.mesh.devices.flat[0].device_kind,
+        "device": kind,
         "seconds": time.perf_counter() - start,
         "transitions": cfg.env.num_envs * cfg.replay.slots,
-        "memory": memory(compiled, program.mesh.devices.flat[0].device_kind),
+        "memory": memory(compiled, kind),
         "carrier": carrier_parts(shapes),
-        "collectives": [
-            c._asdict() for c in collectives.collectives(compiled.as_text(), program.mesh)
-        ],
-        "host_transfers": collectives.host_transfers(compiled.as_text()),
+        "collectives": [c._asdict() for c in collectives.collectives(text, program.mesh)],
+        "host_transfers": collectives.host_transfers(text),
     }
     report(figures, cfg)
     return figures
