@@ -23,18 +23,30 @@ EVAL = vector.VectorConfig(
 PURPOSES = ActPurposes(Purpose.EVAL_LATENT, Purpose.EVAL_POLICY)
 
 
+class Outcome(NamedTuple):
+    """What the steps of one episode of each of this device's environments gave, [T, N]."""
+
+    reward: Array  # 0 after the end
+    alive: Array  # the step belongs to the episode
+    info: dict[str, Array]  # as the environments report it
+
+
 class Trace(NamedTuple):
     """One episode of each of this device's environments, [T, N, ...]."""
 
     rows: Row  # what was seen and done
     latents: Latent
-    reward: Array  # after each action
-    alive: Array  # the step belongs to the episode
+    outcome: Outcome
+
+
+def outcome(alive_N: Array, after: TimeStep) -> Outcome:
+    """What one step gave, where `alive` says that the episode was not over before it."""
+    return Outcome(jnp.where(alive_N, after.reward, 0.0), alive_N, dict(after.info))
 
 
 def run_episode(
     root: Key, params: Params, policy_fn: collector.PolicyFn, ids: Array, index: Array, a: Agent
-) -> tuple[ActorState, Trace]:
+) -> Trace:
     """`spec.max_steps` steps of fresh environments, frozen once they end."""
     max_steps = a.env.spec.max_steps
     # Each evaluation has a range of call numbers of its own, so that no draw is used twice.
@@ -45,10 +57,9 @@ def run_episode(
         state, row, latent = collector.act(
             root, state, params.trunk, policy_fn, a.env, a.trunk, EVAL, PURPOSES
         )
-        reward = jnp.where(alive, state.timestep.reward, 0.0)
-        return state, Trace(row, latent, reward, alive)
+        return state, Trace(row, latent, outcome(alive, state.timestep))
 
-    return lax.scan(body, state, length=max_steps)
+    return lax.scan(body, state, length=max_steps)[1]
 
 
 def reference_fn(
@@ -68,32 +79,32 @@ def reference_fn(
     return collector.env_action(jax.vmap(draw)(keys), a.env)
 
 
-def reference_episodes(
-    root: Key, kind: str, ids: Array, index: Array, a: Agent
-) -> tuple[TimeStep, Array, Array]:
-    """Episodes of a reference policy: last time step [N], reward and alive [T, N]."""
+def reference_episodes(root: Key, kind: str, ids: Array, index: Array, a: Agent) -> Outcome:
+    """Episodes of a reference policy."""
     max_steps = a.env.spec.max_steps
     state, timestep = vector.reset(root, ids, a.env, EVAL, calls=index * (max_steps + 1))
     carry = mesh.vary((state, timestep))
 
-    def body(carry: tuple, _: None) -> tuple[tuple, tuple[Array, Array]]:
+    def body(carry: tuple, _: None) -> tuple[tuple, Outcome]:
         state, timestep = carry
         alive = ~timestep.last
         action = reference_fn(kind, root, a, state, timestep)
         state, timestep = vector.step(root, state, action, a.env, EVAL)
-        return (state, timestep), (jnp.where(alive, timestep.reward, 0.0), alive)
+        return (state, timestep), outcome(alive, timestep)
 
-    (_, timestep), (reward, alive) = lax.scan(body, carry, length=max_steps)
-    return timestep, reward, alive
+    return lax.scan(body, carry, length=max_steps)[1]
 
 
-def summarise(
-    timestep: TimeStep, reward_TN: Array, alive_TN: Array, ids: Array, num: int
-) -> dict[str, Array]:
-    """Means over the first `num` environments of the run: return, length and final infos."""
+def summarise(found: Outcome, ids: Array, num: int) -> dict[str, Array]:
+    """Means over the first `num` environments of the run: return, length and infos.
+
+    Infos named x_fraction count at the end of the episode, others are summed over it.
+    """
     counts = (ids < num).astype(jnp.float32)
-    values = {"return": reward_TN.sum(0), "length": alive_TN.astype(jnp.float32).sum(0)}
-    values |= {name: x.astype(jnp.float32) for name, x in timestep.info.items()}
+    values = {"return": found.reward.sum(0), "length": found.alive.astype(jnp.float32).sum(0)}
+    for name, x_TN in found.info.items():
+        summed = jnp.where(found.alive, x_TN, 0.0).sum(0)
+        values[name] = x_TN[-1] if name.endswith("_fraction") else summed
     sums = mesh.psum({k: (v * counts).sum() for k, v in values.items()}, *mesh.AXES)
     return {name: x / num for name, x in sums.items()}
 
@@ -110,14 +121,14 @@ def evaluate(
     policy = next(p for p in a.policies if p.name == name)
     policy_fn = agent.policy_fn(a, params.behaviour[name], policy, greedy)
     ids = _ids(num)
-    state, trace = run_episode(root, params, policy_fn, ids, index, a)
-    return summarise(state.timestep, trace.reward, trace.alive, ids, num)
+    trace = run_episode(root, params, policy_fn, ids, index, a)
+    return summarise(trace.outcome, ids, num)
 
 
 def evaluate_reference(root: Key, index: Array, a: Agent, num: int, kind: str) -> dict[str, Array]:
     """The same of a reference policy, `random` or `scripted`."""
     ids = _ids(num)
-    return summarise(*reference_episodes(root, kind, ids, index, a), ids, num)
+    return summarise(reference_episodes(root, kind, ids, index, a), ids, num)
 
 
 def make_evaluate(a: Agent, on: Mesh, num: int, name: str = "task", greedy: bool = True):
@@ -151,7 +162,7 @@ def dream_episode(root: Key, params: Params, index: Array, a: Agent, context: in
     policy = next(p for p in a.policies if p.name == "task")
     policy_fn = agent.policy_fn(a, params.behaviour["task"], policy, greedy=True)
     ids = mesh.global_ids(1)
-    _, trace = run_episode(root, params, policy_fn, ids, index, a)
+    trace = run_episode(root, params, policy_fn, ids, index, a)
     actions = rssm.network_action(trace.rows.action, a.env.spec, a.precision.compute)
     keys = mesh.mesh_keys(root, Purpose.DREAM, ids, jnp.int32(-1) - index)
 
@@ -184,8 +195,8 @@ def dream_episode(root: Key, params: Params, index: Array, a: Agent, context: in
     first = lambda tree: jax.tree.map(lambda x: x[:, 0], tree)  # noqa: E731
     dream = Dream(
         first(trace.rows),
-        trace.alive[:, 0],
-        trace.reward[:, 0],
+        trace.outcome.alive[:, 0],
+        trace.outcome.reward[:, 0],
         first(seen),
         first(predicted),
         error[:, 0],

@@ -94,7 +94,8 @@ class TimeStep(NamedTuple):
     first: Array  # [] bool, obs is the first of an episode
     cost: Array  # [num_costs] float32
     action_mask: Array | None  # [A] bool, or None where every action is always allowed
-    info: Mapping[str, Array]  # [] float32 each: diagnostics, e.g. collected_fraction
+    # [] float32 each: amounts of this step, or, named x_fraction, how far the episode has come
+    info: Mapping[str, Array]
 
     @property
     def last(self) -> Array:

@@ -4,8 +4,7 @@ import os
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Tests compile much and run little: less LLVM optimisation halves their time.
-level = "--xla_backend_optimization_level=0"
-os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {level}".strip()
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 
 import jax
 import pytest

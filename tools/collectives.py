@@ -45,7 +45,7 @@ def collectives(text: str, mesh: Mesh) -> list[Collective]:
             for dtype, num_bytes in _sizes(shapes, kind, bool(start)).items():
                 size[kind, axes, dtype, per] += num_bytes
                 count[kind, axes, dtype, per] += 1
-    return [Collective(*key, size[key], count[key]) for key in sorted(size)]
+    return [Collective(*key, num_bytes=size[key], num_ops=count[key]) for key in sorted(size)]
 
 
 def host_transfers(text: str) -> list[str]:
@@ -114,10 +114,8 @@ def _groups(line: str, kind: str, num_devices: int) -> Iterator[tuple[int, ...]]
 def table(found: list[Collective]) -> str:
     """The ledger as text, a line for each entry."""
     line = "  {:20s} {:15s} {:6s} {:10s} {:>5} {:>12}".format
-    rows = [
-        line(
-            c.kind, "+".join(c.axes) or "-", c.dtype, c.per, c.num_ops, f"{c.num_bytes / 1024:,.1f}"
-        )
-        for c in found
-    ]
-    return "\n".join([line("kind", "axes", "dtype", "once per", "ops", "KiB"), *rows])
+    lines = [line("kind", "axes", "dtype", "once per", "ops", "KiB")]
+    for c in found:
+        axes, size = "+".join(c.axes) or "-", f"{c.num_bytes / 1024:,.1f}"
+        lines.append(line(c.kind, axes, c.dtype, c.per, c.num_ops, size))
+    return "\n".join(lines)
