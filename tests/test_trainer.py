@@ -8,26 +8,9 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 
-from configs import smoke
-from dtc import config, mesh, trainer
+from dtc import mesh, trainer
 from dtc.trainer import Gradients
-from launch.program import Program
-
-
-def smoke_config(mesh_shape=(1, 1), **changes):
-    """The smoke config on a mesh, with changes such as replay__slots=32."""
-    settings = smoke.get_config()
-    settings.mesh.data, settings.mesh.ensemble = mesh_shape
-    for name, value in changes.items():
-        section, field = name.split("__")
-        settings[section][field] = value
-    return config.from_dict(settings)
-
-
-def program_on(mesh_shape, **changes):
-    """A Program on the first devices of this machine."""
-    devices = jax.devices()[: mesh_shape[0] * mesh_shape[1]]
-    return Program(smoke_config(mesh_shape, **changes), mesh.make_mesh(*mesh_shape, devices))
+from tests.programs import program_on
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from jax.sharding import Mesh
@@ -20,6 +20,7 @@ HOST = re.compile(
     r'|custom_call_target="([^"]*(?:[Cc]allback|MoveToHost|MoveToDevice)[^"]*)"'
     r"|\{[^{}]*(S\(5\))[^{}]*\}"  # a layout in host memory
 )
+Line = tuple[str, tuple[str, ...], str, str]  # kind, axes, dtype, per
 LOOPS = ("call", "iteration", "update", "chunk")  # what one turn of the n-th nested loop is
 
 
@@ -36,8 +37,8 @@ class Collective(NamedTuple):
 
 def collectives(text: str, mesh: Mesh) -> list[Collective]:
     """All collectives of an HLO module on its mesh, equal ones added up, in a fixed order."""
-    size: Counter[tuple[Any, ...]] = Counter()  # by all that is before `num_bytes`
-    count: Counter[tuple[Any, ...]] = Counter()
+    size: Counter[Line] = Counter()
+    count: Counter[Line] = Counter()
     for line in text.splitlines():
         if match := OPERATION.match(line):
             shapes, kind, start = match.groups()
@@ -45,7 +46,7 @@ def collectives(text: str, mesh: Mesh) -> list[Collective]:
             for dtype, num_bytes in _sizes(shapes, kind, bool(start)).items():
                 size[kind, axes, dtype, per] += num_bytes
                 count[kind, axes, dtype, per] += 1
-    return [Collective(*key, num_bytes=size[key], num_ops=count[key]) for key in sorted(size)]
+    return [Collective(*key, size[key], count[key]) for key in sorted(size)]
 
 
 def host_transfers(text: str) -> list[str]:

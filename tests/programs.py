@@ -1,0 +1,23 @@
+"""Programs of the smoke config for tests of the train step and what stands on it."""
+
+import jax
+
+from configs import smoke
+from dtc import config, mesh
+from launch.program import Program
+
+
+def smoke_config(mesh_shape=(1, 1), **changes):
+    """The smoke config on a mesh, with changes such as replay__slots=32."""
+    settings = smoke.get_config()
+    settings.mesh.data, settings.mesh.ensemble = mesh_shape
+    for name, value in changes.items():
+        section, field = name.split("__")
+        settings[section][field] = value
+    return config.from_dict(settings)
+
+
+def program_on(mesh_shape, **changes):
+    """A Program on the first devices of this machine."""
+    devices = jax.devices()[: mesh_shape[0] * mesh_shape[1]]
+    return Program(smoke_config(mesh_shape, **changes), mesh.make_mesh(*mesh_shape, devices))
