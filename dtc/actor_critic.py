@@ -261,10 +261,8 @@ def targets(
         }
         info[f"{name}/return"] = _valid_mean(ret, horizon)
         info[f"{name}/value"] = _valid_mean(jnp.where(valid_Hn, value_t, 0.0), horizon)
-    sizes = {name: jnp.abs(p).sum() for name, p in parts.items()}
-    for name, size in sizes.items():
-        info[f"{name}/advantage"] = _valid_mean(jnp.abs(parts[name]), horizon)
-        info[f"{name}/advantage_share"] = size / jnp.maximum(sum(sizes.values()), 1e-20)
+    for name, part in parts.items():
+        info[f"{name}/advantage"] = _valid_mean(jnp.abs(part), horizon)
     alive = jnp.cumprod(jnp.concatenate([alive_0[None], discount[:-1]]), 0)
     weight = jnp.where(valid_Hn, alive, 0.0)
     advantage = jnp.stack(list(parts.values())).sum(0)

@@ -444,7 +444,7 @@ def update(carrier: Carrier, a: Agent) -> tuple[Carrier, Scalars]:
     grads, info = gradients(carrier, a)
     params, opt, norms = apply_gradients(carrier, grads, a)
     scalars = metrics.reduce_mean(info.scalars, lambda x: mesh.pmean(x, *mesh.AXES))
-    scalars, novelty = ratios(scalars)
+    scalars, novelty = ratios(scalars, a)
     curiosity, curious = intrinsic.update(
         carrier.curiosity, novelty, a.curiosity, len(a.dream.horizons)
     )
@@ -469,14 +469,21 @@ def update(carrier: Carrier, a: Agent) -> tuple[Carrier, Scalars]:
     return new, {name: jnp.asarray(x, jnp.float32) for name, x in scalars.items()}
 
 
-def ratios(scalars: Scalars) -> tuple[Scalars, Array]:
-    """Scalars with the sums replaced by means over valid pairs; the frontier's mean novelty."""
+def ratios(scalars: Scalars, a: Agent) -> tuple[Scalars, Array]:
+    """Scalars with the sums replaced by means over valid pairs; the frontier's mean novelty.
+
+    Ratios are taken here, of what is already reduced: a mean of devices' ratios is another number.
+    """
     total = {name: x for name, x in scalars.items() if name.startswith("sum/")}
     mean = lambda x, n: total[f"sum/{x}"] / jnp.maximum(total[f"sum/{n}"], 1e-20)  # noqa: E731
     novelty = mean("novelty_frontier", "pairs_frontier")
     rest = {name: x for name, x in scalars.items() if name not in total}
     rest["curiosity/novelty_replay"] = mean("novelty_replay", "pairs_replay")
     rest["loss/member"] = mean("member_loss", "member_pairs")
+    for policy in a.policies:
+        names = [f"{policy.name}/{reward.name}/advantage" for reward in policy.rewards]
+        size = jnp.maximum(jnp.stack([rest[name] for name in names]).sum(), 1e-20)
+        rest |= {f"{name}_share": rest[name] / size for name in names}
     return rest, novelty
 
 
