@@ -72,6 +72,7 @@ class BlockDense(nn.Module):
     blocks: int
     precision: Precision
     fan_in: int = 0  # of the whole sum, where this layer is one summand of a wider one
+    parts: int = 1  # stretches of the output, each with a share of every block
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
@@ -79,11 +80,15 @@ class BlockDense(nn.Module):
         g, width = self.blocks, x.shape[-1] // self.blocks
         init = _kernel_init(1.0, self.fan_in or width)
         kernel = self.param("kernel", init, (g, width, self.features // g), param)
-        x_gi = x.astype(compute).reshape(*x.shape[:-1], g, width)
-        y = accum(jnp.einsum("...gi,gio->...go", x_gi, kernel.astype(compute)))
         bias = self.param("bias", nn.initializers.zeros, (self.features,), param)
-        y = y.reshape(*x.shape[:-1], self.features)
-        return y + _trailing(bias, y)
+        x_gi = x.astype(compute).reshape(*x.shape[:-1], g, width)
+        # By vmap and part by part: with one einsum over all a CPU takes three times as long.
+        matmul = jax.vmap(jnp.matmul, (-2, 0), -2)
+        kernels = jnp.split(kernel.astype(compute), self.parts, -1)
+        parts = [accum(matmul(x_gi, k)).reshape(*x.shape[:-1], -1) for k in kernels]
+        biases = jnp.split(bias, self.parts)
+        parts = [y + _trailing(b, y) for y, b in zip(parts, biases, strict=True)]
+        return jnp.concatenate(parts, -1)
 
 
 class NormAct(nn.Module):

@@ -74,7 +74,7 @@ class Core(nn.Module):
         self.from_deter = BlockDense(c.deter, c.blocks, p, fan_in)
         self.from_inputs = Dense(c.deter, p, fan_in=fan_in, use_bias=False, logits=True)
         self.mix = NormAct(p)
-        self.gates = BlockDense(3 * c.deter, c.blocks, p)
+        self.gates = BlockDense(3 * c.deter, c.blocks, p, parts=3)
 
     def embed_action(self, action: Array) -> Array:
         """[..., A] one-hot or in [-1, 1] -> [..., hidden]."""
@@ -83,11 +83,7 @@ class Core(nn.Module):
     def __call__(self, deter: Array, stoch: Array, action: Array) -> Array:
         inputs = [self.deter_in(deter), self.stoch_in(stoch), action]
         x = self.from_deter(deter) + self.from_inputs(jnp.concatenate(inputs, -1))
-        gates = self.gates(self.mix(x))
-        gates = gates.reshape(*gates.shape[:-1], self.cfg.blocks, 3, -1)
-        reset, candidate, update = (
-            gates[..., i, :].reshape(*gates.shape[:-3], self.cfg.deter) for i in range(3)
-        )
+        reset, candidate, update = jnp.split(self.gates(self.mix(x)), 3, -1)
         update = nn.sigmoid(update - 1.0)
         candidate = jnp.tanh(nn.sigmoid(reset) * candidate)
         return update * candidate + (1.0 - update) * accum(deter)

@@ -70,6 +70,18 @@ def test_block_dense_is_one_dense_layer_a_block():
     np.testing.assert_allclose(apply(params, x), np.concatenate(expected, -1), rtol=1e-5, atol=1e-6)
 
 
+def test_parts_of_a_block_dense_are_block_dense_layers():
+    x = normal(3, 6)
+    apply, params = made(BlockDense(8, 2, WIDE, parts=2), x)
+    for i, part in enumerate(np.split(np.asarray(apply(params, x)), 2, -1)):
+        own = {
+            "kernel": params["kernel"][..., 2 * i : 2 * i + 2],
+            "bias": params["bias"][4 * i :][:4],
+        }
+        expected = BlockDense(4, 2, WIDE).apply({"params": own}, x)
+        np.testing.assert_allclose(part, expected, rtol=1e-5, atol=1e-6)
+
+
 def test_blocks_do_not_mix():
     x = normal(6)
     module = BlockDense(4, 2, WIDE)

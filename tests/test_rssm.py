@@ -132,7 +132,7 @@ def numpy_core(p, deter, stoch, action):
         x[block] += inputs @ p["from_inputs"]["kernel"][:, block]
     x, new = norm_act(p["mix"], x), np.zeros(D)
     for g, block in enumerate(blocks):
-        bias = p["gates"]["bias"][3 * g * width : 3 * (g + 1) * width]
+        bias = p["gates"]["bias"].reshape(3, D)[:, block].reshape(-1)
         reset, candidate, update = np.split(x[block] @ p["gates"]["kernel"][g] + bias, 3)
         update = sigmoid(update - 1)
         new[block] = update * np.tanh(sigmoid(reset) * candidate) + (1 - update) * deter[block]
