@@ -392,8 +392,9 @@ def test_the_loss_reaches_every_parameter(gradient, params):
 
 
 def test_no_gradient_of_later_losses_reaches_observations_before_a_first(gradient, params):
-    cut, weight_T, first = 3, (np.arange(T) == T - 1).astype(float), SEQUENCE.first.copy()
-    _, through = gradient(params, SEQUENCE.obs["vector"], first, weight_T)
+    cut, weight_T = 3, (np.arange(T) == T - 1).astype(float)
+    _, through = gradient(params, SEQUENCE.obs["vector"], SEQUENCE.first, weight_T)
+    first = SEQUENCE.first.copy()  # a copy of its own: a call on a CPU may read its arrays late
     first[cut] = True
     _, stopped = gradient(params, SEQUENCE.obs["vector"], first, weight_T)
     assert (np.abs(through).max((1, 2)) > 0).all()
