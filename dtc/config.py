@@ -48,6 +48,10 @@ class EnvConfig:
     name: str = "feeder_ego"
     num_envs: int = 64  # N, over the whole mesh
 
+    def __post_init__(self) -> None:
+        """Raises ValueError for a name that the catalog does not know."""
+        catalog.find(self.name)
+
 
 @dataclass(frozen=True)
 class RunConfig:
@@ -116,7 +120,6 @@ SIZES = {
 CHOICES = {
     "precision.compute": ("auto", "bfloat16", "float32", "float64"),
     "precision.param": ("float32", "float64"),
-    "env.name": tuple(sorted(catalog.ENVIRONMENTS)),
     "model.size": tuple(SIZES),
     "curiosity.novelty": NOVELTIES,
     "behaviour.mode": ("task", "explore", "mix"),
@@ -237,7 +240,11 @@ def from_dict(settings: Mapping[str, Any]) -> Config:
     _check_replay(cfg)
     _check_model(cfg)
     _check_dream(cfg)
-    _check_behaviour(cfg)
+    _check_curiosity(cfg)
+    _ascending("behaviour.percentiles", cfg.behaviour.percentiles)
+    start, stop = cfg.run.profile
+    if stop < start:
+        _fail("run.profile", cfg.run.profile, "stops before it starts", (stop, start))
     return cfg
 
 
@@ -478,12 +485,12 @@ def _round_up(values: Iterable[int], step: int) -> list[int]:
     return sorted({-(-v // step) * step for v in values})
 
 
-def _check_behaviour(cfg: Config) -> None:
-    _ascending("behaviour.percentiles", cfg.behaviour.percentiles)
+def _check_curiosity(cfg: Config) -> None:
     fast, slow = cfg.curiosity.fast_rate, cfg.curiosity.slow_rate
     if slow >= fast:
         rule = f"is not below curiosity.fast_rate={fast}"
         _fail("curiosity.slow_rate", slow, rule, fast / 20)
-    start, stop = cfg.run.profile
-    if stop < start:
-        _fail("run.profile", cfg.run.profile, "stops before it starts", (stop, start))
+    num, hysteresis = len(cfg.dream.horizons), cfg.curiosity.hysteresis
+    if hysteresis >= 1 / num:
+        rule = f"is not below 1 / {num} (the distance of the edges of {num} dream.horizons)"
+        _fail("curiosity.hysteresis", hysteresis, rule, 1 / (4 * num))

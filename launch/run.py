@@ -98,6 +98,7 @@ class Run:
         self.goal = cfg.run.updates or cfg.run.steps
         self.should_stop = False
         self.is_tracing = False
+        self.evaluated = -1  # update of the latest evaluation of this start
 
     def run(self, resume: bool) -> int:
         """Starts or resumes, trains, and leaves checkpoint, figures and summary behind."""
@@ -263,7 +264,7 @@ class Run:
 
     def _evaluate(self, carrier: Carrier) -> None:
         """Greedy episodes of the task policy on fresh environments."""
-        index = self._next_evaluation()
+        index, self.evaluated = self._next_evaluation(), self.totals.update
         result = jax.device_get(self.program.evaluate(carrier.root, carrier.params, index))
         self.totals.last_eval = {f"eval/{name}": float(x) for name, x in result.items()}
         t = self.totals
@@ -277,7 +278,8 @@ class Run:
 
     def _finish(self, carrier: Carrier) -> None:
         """Last evaluation, checkpoint, figures, summary and the command to continue."""
-        self._evaluate(carrier)
+        if self.evaluated != self.totals.update:
+            self._evaluate(carrier)
         if self.totals.update not in self.checkpointer.steps():
             self._save(carrier)
         self.checkpointer.close()

@@ -90,6 +90,11 @@ def test_a_preset_fills_what_is_not_given(size):
     assert model.units == 24
 
 
+@pytest.mark.parametrize("name", ["deepsea/20", "gymnax/CartPole-v1"])
+def test_the_name_of_an_environment_may_carry_an_argument(name):
+    assert config.from_dict(changed(env__name=name)).env.name == name
+
+
 def test_placeholders_of_a_config_file_are_not_linked():
     tree = settings()
     tree.model.deter = 64
@@ -127,7 +132,9 @@ BAD = [
     (dict(behaviour__mode="taks"), "Did you mean task?"),
     (dict(curiosity__novelty="jsdd"), "Did you mean jsd?"),
     (dict(model__size="13m"), "model.size=13m is none of nano, 1m"),
-    (dict(env__name="feedr"), "Did you mean feeder?"),
+    (dict(env__name="feedr"), "env.name=feedr is not an environment; did you mean feeder?"),
+    (dict(env__name="deepsea/1"), "env.name=deepsea/1: size=1 must be 2 to 100"),
+    (dict(env__name="gymnax/CartPole-v2"), "did you mean gymnax/CartPole-v1?"),
     (dict(dream__horizons=8), "dream.horizons=8 is not a tuple"),
     (dict(dream__horizons=(8, 12)), "Use --config.dream.horizons=8,16."),
     (dict(dream__horizons=(16, 8)), "dream.horizons=16,8 is not ascending"),
@@ -143,6 +150,7 @@ BAD = [
     (dict(replay__slots=4097), "multiple of run.collect_steps=2"),
     (dict(replay__frontier=10), "replay.frontier=10"),
     (dict(curiosity__slow_rate=0.2), "curiosity.fast_rate=0.1"),
+    (dict(curiosity__hysteresis=0.4), "curiosity.hysteresis=0.4 is not below 1 / 3"),
     (dict(model__deter=100), "model.deter=100 is not a multiple of model.blocks=8"),
     (dict(model__bins=254), "Use --config.model.bins=255."),
     (dict(precision__param="float64"), "both are float64, or none"),
