@@ -85,15 +85,18 @@ def predict(member: Member, params: PyTree, data: Transitions) -> Array:
 def disagreement(log_p: Array, cfg: EnsembleConfig, kind: str) -> Array:
     """Novelty [n] of this device's share of gathered transitions, from log p_k [E, n_all, S, C].
 
-    `jsd` needs one sum over `ensemble`; `anova` and `seed`, for comparison, gather the members'
-    probabilities. With predicted means (no sampling) anova's correction is zero.
+    `jsd` needs one sum over `ensemble`. The others are for comparison: `error` needs the same,
+    `anova` and `seed` gather the members' probabilities. With predicted means (no sampling)
+    anova's correction is zero.
     """
     real = is_real(log_p.shape[0], cfg)[:, None, None, None]
     prob = jnp.where(real, jnp.exp(log_p), 0.0)
-    if kind == "jsd":
+    if kind in ("jsd", "error"):
         entropy = jnp.where(real[..., 0], dist.categorical_entropy(log_p), 0.0)
         sums = mesh.psum((prob.sum(0), entropy.sum(0)), "ensemble")
         own_p, own_h = jax.tree.map(mesh.own_rows, mesh.vary(sums))
+        if kind == "error":
+            return intrinsic.expected_error(own_p, cfg.members)
         return intrinsic.jsd_novelty(own_p, own_h, cfg.members)
     prob_EnSC = mesh.own_rows(mesh.gather(prob, "ensemble"), dim=1)[: cfg.members]
     prob_EnF = prob_EnSC.reshape(*prob_EnSC.shape[:2], -1)

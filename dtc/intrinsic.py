@@ -9,14 +9,14 @@ import jax.numpy as jnp
 from dtc.numerics import accum, ema_from_start, variance
 from dtc.types import Array
 
-NOVELTIES = ("jsd", "anova", "seed")
+NOVELTIES = ("jsd", "anova", "seed", "error")
 
 
 @dataclass(frozen=True)
 class CuriosityConfig:
     """What counts as new, and how fast it becomes boring."""
 
-    novelty: str = "jsd"  # jsd | anova | seed
+    novelty: str = "jsd"  # jsd | anova | seed | error
     fast_rate: float = 0.1  # EMA rate of C_fast, an update
     slow_rate: float = 0.005  # EMA rate of C_slow, an update
     threshold: float = 0.05  # competence or surprise below this share of C_slow is boring
@@ -158,3 +158,16 @@ def seed_novelty(means: Array, variances: Array) -> Array:
     if means.shape[0] <= 1:
         return jnp.zeros(means.shape[1:-1], accum(means).dtype)
     return jnp.mean(variance(means, axis=0) - jnp.mean(accum(variances), 0), -1)
+
+
+def expected_error(sum_p: Array, num_members: int) -> Array:
+    """[...] log loss the members together expect of the next code, per group, in [0, 1].
+
+    mean over groups of H(mean_k p_k) / ln C = jsd * ln K / ln C + noise: prediction error as a
+    reward, which noise pays for ever. For comparison only.
+
+    Args:
+      sum_p: [..., S, C] sum over the members of their probabilities.
+    """
+    p_SC = accum(sum_p) / num_members
+    return jnp.mean(entropy(p_SC), -1) / math.log(p_SC.shape[-1])

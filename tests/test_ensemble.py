@@ -209,6 +209,7 @@ def test_novelty_is_the_disagreement_of_the_members_predictions(alone, log_p):
         "jsd": intrinsic.jsd(p_ENSC),
         "anova": intrinsic.anova(means_ENF, np.zeros_like(means_ENF), 1),
         "seed": intrinsic.seed_novelty(means_ENF, means_ENF * (1 - means_ENF)),
+        "error": intrinsic.expected_error(p_ENSC.sum(0), K),
     }
     assert (theirs["jsd"] > 1e-3).all()
     assert_close(alone.novelty, theirs, rtol=1e-4)

@@ -305,3 +305,13 @@ def test_the_state_keeps_its_dtypes():
 def test_impossible_settings_are_refused_by_name(setting):
     with pytest.raises(ValueError, match=f"curiosity.{next(iter(setting))}="):
         CuriosityConfig(**setting)
+
+
+def test_the_expected_error_is_disagreement_and_noise():
+    p_ESC = random_probs(E, S)
+    ours = intrinsic.expected_error(p_ESC.sum(0), E)
+    noise = float(np.mean(np.asarray(intrinsic.entropy(p_ESC))))
+    expected = (intrinsic.jsd(p_ESC) * np.log(E) + noise) / np.log(C)
+    np.testing.assert_allclose(ours, expected, rtol=1e-5)
+    uniform_SC = np.full((S, C), E / C, np.float32)
+    assert intrinsic.expected_error(uniform_SC, E) == pytest.approx(1.0)
