@@ -15,7 +15,7 @@ from dtc.collector import ActorState, ActPurposes
 from dtc.env import vector
 from dtc.numerics import accum, symexp
 from dtc.trainer import sharded, specs
-from dtc.types import Array, Key, Latent, Purpose, Row, TimeStep
+from dtc.types import Array, Key, Latent, Purpose, PyTree, Row, TimeStep
 
 EVAL = vector.VectorConfig(
     mode="disabled", reset_purpose=Purpose.EVAL_RESET, step_purpose=Purpose.EVAL_STEP
@@ -95,6 +95,16 @@ def reference_episodes(root: Key, kind: str, ids: Array, index: Array, a: Agent)
     return lax.scan(body, carry, length=max_steps)[1]
 
 
+def bouncing(obs: PyTree, alive_TN: Array) -> Array:
+    """[T, N] 1 where a step of an episode sees exactly what it saw two steps earlier.
+
+    In a grid world: back on the cell of two steps before, with nothing changed in between.
+    """
+    same = lambda x: (x[2:] == x[:-2]).reshape(x.shape[0] - 2, x.shape[1], -1).all(-1)  # noqa: E731
+    same_TN = jnp.stack([same(x) for x in jax.tree.leaves(obs)]).all(0)
+    return jnp.pad(same_TN, ((2, 0), (0, 0))) & alive_TN
+
+
 def summarise(found: Outcome, ids: Array, num: int) -> dict[str, Array]:
     """Means over the first `num` environments of the run: return, length and infos.
 
@@ -117,12 +127,16 @@ def _ids(num: int) -> Array:
 def evaluate(
     root: Key, params: Params, index: Array, a: Agent, num: int, name: str, greedy: bool
 ) -> dict[str, Array]:
-    """Mean return, length and infos of `num` episodes of one learned policy."""
+    """Mean return, length, infos and share of bouncing steps of `num` episodes of a policy."""
     policy = next(p for p in a.policies if p.name == name)
     policy_fn = agent.policy_fn(a, params.behaviour[name], policy, greedy)
     ids = _ids(num)
     trace = run_episode(root, params, policy_fn, ids, index, a)
-    return summarise(trace.outcome, ids, num)
+    found = trace.outcome
+    back = bouncing(trace.rows.obs, found.alive).astype(jnp.float32)
+    result = summarise(found._replace(info=found.info | {"bouncing": back}), ids, num)
+    result["bouncing_fraction"] = result.pop("bouncing") / result["length"]
+    return result
 
 
 def evaluate_reference(root: Key, index: Array, a: Agent, num: int, kind: str) -> dict[str, Array]:

@@ -45,6 +45,15 @@ def test_infos_are_summed_but_fractions_are_last_values():
     assert found["done_fraction"] == (3 + 4) / 2
 
 
+def test_bouncing_is_to_see_again_what_was_seen_two_steps_earlier():
+    cell_TN = jnp.array([[0, 1, 0, 1, 2, 2, 2], [5, 6, 7, 8, 9, 8, 9]]).T
+    alive_TN = jnp.ones((7, 2), bool).at[6, 1].set(False)
+    grid_TN2 = jnp.zeros((7, 2, 2)).at[3, 0].set(1.0)  # something else changed for one step
+    back_TN = evaluator.bouncing({"cell": cell_TN, "grid": grid_TN2}, alive_TN)
+    assert back_TN[:, 0].tolist() == [False, False, True, False, False, False, True]
+    assert back_TN[:, 1].tolist() == [False] * 5 + [True, False]
+
+
 def test_evaluations_are_of_fresh_episodes():
     program = program_on((1, 1), run__eval_episodes=2)
     root = jax.random.key(0)
