@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from dtc import distributions as dist
 from dtc import intrinsic, mesh
 from dtc.nets import Precision
+from dtc.numerics import accum, variance
 from dtc.rssm import Core, Prior, RSSMConfig, one_hot
 from dtc.types import Array, Key, Latent, Purpose, PyTree
 
@@ -113,6 +114,21 @@ def novelty(
         return jnp.zeros(data.action.shape[0], jnp.promote_types(data.action.dtype, jnp.float32))
     log_p = predict(member, params, mesh.gather(data, "ensemble"))
     return jax.lax.stop_gradient(disagreement(log_p, cfg, kind))
+
+
+def distance(params: PyTree, num_members: int) -> Array:
+    """[] root mean square distance of two members' parameters in units of their norm.
+
+    sqrt(sum over pairs |a - b|^2 / number of pairs) / sqrt(mean |a|^2) = sqrt(2 Var / mean |a|^2):
+    0 for copies, sqrt(2) for members that have nothing in common.
+
+    Args:
+      params: [E, ...] all members, ghosts last, outside `shard_map`: the compiler splits the sums.
+    """
+    real = [accum(x[:num_members]) for x in jax.tree.leaves(params)]
+    spread = jnp.stack([variance(x, axis=0, ddof=1).sum() for x in real]).sum()
+    size = jnp.stack([jnp.square(x).sum() for x in real]).sum() / num_members
+    return jnp.sqrt(2.0 * spread / jnp.maximum(size, 1e-20))
 
 
 def sequence_mask(

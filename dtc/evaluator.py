@@ -10,6 +10,7 @@ from jax.sharding import Mesh
 
 from dtc import agent, collector, mesh, rssm
 from dtc import distributions as dist
+from dtc.actor_critic import Policy
 from dtc.agent import Agent, Params
 from dtc.collector import ActorState, ActPurposes
 from dtc.env import vector
@@ -32,7 +33,10 @@ class Outcome(NamedTuple):
 
 
 class Trace(NamedTuple):
-    """One episode of each of this device's environments, [T, N, ...]."""
+    """One episode of each of this device's environments, [T + 1, N, ...].
+
+    T is `spec.max_steps`; the state an episode ends in is a row too, and is repeated after it.
+    """
 
     rows: Row  # what was seen and done
     latents: Latent
@@ -47,7 +51,7 @@ def outcome(alive_N: Array, after: TimeStep) -> Outcome:
 def run_episode(
     root: Key, params: Params, policy_fn: collector.PolicyFn, ids: Array, index: Array, a: Agent
 ) -> Trace:
-    """`spec.max_steps` steps of fresh environments, frozen once they end."""
+    """An episode of fresh environments, frozen once they end."""
     max_steps = a.env.spec.max_steps
     # Each evaluation has a range of call numbers of its own, so that no draw is used twice.
     state = collector.init(root, ids, a.env, a.trunk, EVAL, calls=index * (max_steps + 1))
@@ -59,7 +63,7 @@ def run_episode(
         )
         return state, Trace(row, latent, outcome(alive, state.timestep))
 
-    return lax.scan(body, state, length=max_steps)[1]
+    return lax.scan(body, state, length=max_steps + 1)[1]
 
 
 def reference_fn(
@@ -105,13 +109,44 @@ def bouncing(obs: PyTree, alive_TN: Array) -> Array:
     return jnp.pad(same_TN, ((2, 0), (0, 0))) & alive_TN
 
 
-def summarise(found: Outcome, ids: Array, num: int) -> dict[str, Array]:
-    """Means over the first `num` environments of the run: return, length and infos.
+def last_of(tree_TN: PyTree, alive_TN: Array) -> PyTree:
+    """[N, ...] the rows of [T + 1, N, ...] in which the episodes have ended."""
+    end_N = alive_TN.sum(0)
+    return jax.tree.map(lambda x: x[end_N, jnp.arange(x.shape[1])], tree_TN)
+
+
+def discounted_return(
+    found: Outcome, truncated_N: Array, value_last_N: Array, discount: float
+) -> Array:
+    """[N] what the episodes paid, sum_t gamma^t r_t, and gamma^T v(s_T) where a limit cut them."""
+    time_T1 = jnp.arange(found.reward.shape[0])[:, None]
+    paid_N = (discount**time_T1 * found.reward).sum(0)
+    rest_N = discount ** found.alive.sum(0) * value_last_N
+    return paid_N + jnp.where(truncated_N, rest_N, 0.0)
+
+
+def value_and_bias(trace: Trace, params: Params, policy: Policy, a: Agent) -> dict[str, Array]:
+    """The extrinsic critic's value of each episode's first state, and what it is beyond the return.
+
+    The critic values the policy that samples: a greedy one may earn more.
+    """
+    alive_TN, value_fn = trace.outcome.alive, agent.model_fns(a, params, policy).value
+    first = jax.tree.map(lambda x: x[0], trace.latents)
+    last = value_fn(last_of(trace.latents, alive_TN))["extrinsic"]
+    truncated_N = last_of(trace.rows.truncated, alive_TN)
+    value_N = value_fn(first)["extrinsic"]
+    earned_N = discounted_return(trace.outcome, truncated_N, last, a.behaviour.discount)
+    return {"value": value_N, "value_bias": value_N - earned_N}
+
+
+def summarise(found: Outcome, ids: Array, num: int, **more: Array) -> dict[str, Array]:
+    """Means over the first `num` environments of the run: return, length, infos and `more` [N].
 
     Infos named x_fraction count at the end of the episode, others are summed over it.
     """
     counts = (ids < num).astype(jnp.float32)
-    values = {"return": found.reward.sum(0), "length": found.alive.astype(jnp.float32).sum(0)}
+    length_N = found.alive.astype(jnp.float32).sum(0)
+    values = {"return": found.reward.sum(0), "length": length_N, **more}
     for name, x_TN in found.info.items():
         summed = jnp.where(found.alive, x_TN, 0.0).sum(0)
         values[name] = x_TN[-1] if name.endswith("_fraction") else summed
@@ -127,14 +162,16 @@ def _ids(num: int) -> Array:
 def evaluate(
     root: Key, params: Params, index: Array, a: Agent, num: int, name: str, greedy: bool
 ) -> dict[str, Array]:
-    """Mean return, length, infos and share of bouncing steps of `num` episodes of a policy."""
+    """Means over `num` episodes of a policy: return, length, infos, bouncing, value, its bias."""
     policy = next(p for p in a.policies if p.name == name)
     policy_fn = agent.policy_fn(a, params.behaviour[name], policy, greedy)
     ids = _ids(num)
     trace = run_episode(root, params, policy_fn, ids, index, a)
     found = trace.outcome
     back = bouncing(trace.rows.obs, found.alive).astype(jnp.float32)
-    result = summarise(found._replace(info=found.info | {"bouncing": back}), ids, num)
+    is_valued = any(reward.name == "extrinsic" for reward in policy.rewards)
+    more = value_and_bias(trace, params, policy, a) if is_valued else {}
+    result = summarise(found._replace(info=found.info | {"bouncing": back}), ids, num, **more)
     result["bouncing_fraction"] = result.pop("bouncing") / result["length"]
     return result
 
@@ -167,6 +204,7 @@ class Dream(NamedTuple):
     seen: dict[str, Array]  # encoded observation, [T, ...]
     predicted: dict[str, Array]  # decoded: posterior until `context`, then prior alone
     error: Array  # [T] mean absolute error of the encoded observation
+    salience: Array | None  # [T, L] weights of the task policy's tokens; None without pooling
     novelty: Array  # [T] of (state, action), open-loop states after the context
     predicted_reward: Array  # [T]
 
@@ -176,7 +214,7 @@ def dream_episode(root: Key, params: Params, index: Array, a: Agent, context: in
     policy = next(p for p in a.policies if p.name == "task")
     policy_fn = agent.policy_fn(a, params.behaviour["task"], policy, greedy=True)
     ids = mesh.global_ids(1)
-    trace = run_episode(root, params, policy_fn, ids, index, a)
+    trace = jax.tree.map(lambda x: x[:-1], run_episode(root, params, policy_fn, ids, index, a))
     actions = rssm.network_action(trace.rows.action, a.env.spec, a.precision.compute)
     keys = mesh.mesh_keys(root, Purpose.DREAM, ids, jnp.int32(-1) - index)
 
@@ -206,6 +244,8 @@ def dream_episode(root: Key, params: Params, index: Array, a: Agent, context: in
         a, params, jax.tree.map(lambda x: x[:, 0], latents), trace.rows.action[:, 0]
     )
     reward, _, _ = agent.heads_fn(a, params.trunk, latents)
+    behaviour, seen_feature = {"params": params.behaviour["task"]}, a.feature(trace.latents)
+    salience = a.net(policy).apply(behaviour, seen_feature, method="summarise")[1]
     first = lambda tree: jax.tree.map(lambda x: x[:, 0], tree)  # noqa: E731
     dream = Dream(
         first(trace.rows),
@@ -214,6 +254,7 @@ def dream_episode(root: Key, params: Params, index: Array, a: Agent, context: in
         first(seen),
         first(predicted),
         error[:, 0],
+        first(salience),
         novelty,
         reward[:, 0],
     )
@@ -229,3 +270,10 @@ def make_dream(a: Agent, on: Mesh, context: int = 5):
     params = specs(a).params
     fn = partial(dream_episode, a=a, context=context)
     return sharded(fn, on, (mesh.REPLICATED, params, mesh.REPLICATED), mesh.REPLICATED)
+
+
+def make_novelty(a: Agent, on: Mesh):
+    """jit: (params, latents [n, ...], actions [n, ...]) -> u [n]; the device count divides n."""
+    fn = partial(agent.novelty_fn, a)
+    each = mesh.SHARDED
+    return sharded(fn, on, (specs(a).params, each, each), each)

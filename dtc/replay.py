@@ -20,6 +20,7 @@ from dtc import mesh
 from dtc.types import Array, Key, Latent, Purpose, PyTree, Row
 
 LANES = 128  # 32-bit words of a TPU vector register row: narrower arrays are padded to it in HBM
+HISTORY_CHUNK = 1024  # slots unpacked at a time: the device needs room for as many rows
 
 
 @dataclass(frozen=True)
@@ -332,3 +333,32 @@ def _is_last(index: SampleIndex, num_slots: int, length: int) -> Array:
     lag_BB = (index.slot[:, None] - index.slot[None]) % num_slots
     later_row_BBT = (lag_BB[:, :, None] + jnp.arange(length)[None, None]) % num_slots
     return ~jnp.any(is_later_BB[:, :, None] & (later_row_BBT < length), axis=1)
+
+
+def history(state: ReplayState, codecs: Codecs) -> tuple[Row, Latent | None]:
+    """All stored rows on the host, oldest first, and their latents: leaves [filled, N, ...].
+
+    For tools and figures, outside `shard_map`. The rings may be split over devices, but all of them
+    must belong to this process; NumPy memory of the unpacked rings' size is needed. The newest n
+    rows alone: give `state._replace(filled=n)`. Without latents in the state: (rows, None).
+
+    Raises:
+      ValueError: another process holds a part of the rings.
+    """
+    if not state.rows.is_fully_addressable:
+        raise ValueError("replay.history needs the whole ring on this process; use one process.")
+    filled = int(state.filled)
+    slot_F = (int(state.head) - filled + np.arange(filled)) % state.rows.shape[0]
+    rows = _unpack_on_host(state.rows, slot_F, codecs.row)
+    if codecs.latent is None or state.latents is None:
+        return rows, None
+    return rows, _unpack_on_host(state.latents, slot_F, codecs.latent)
+
+
+def _unpack_on_host(ring: Array, slot_F: np.ndarray, codec: Codec) -> PyTree:
+    """NumPy leaves [F, N, ...] of the slots of a ring [M, N, W]."""
+    num_chunks = max(1, -(-len(slot_F) // HISTORY_CHUNK))
+    chunks = [
+        jax.device_get(codec.unpack(ring[part])) for part in np.array_split(slot_F, num_chunks)
+    ]
+    return jax.tree.map(lambda *x: np.concatenate(x), *chunks)

@@ -400,6 +400,7 @@ def gradients(carrier: Carrier, a: Agent) -> tuple[Gradients, UpdateInfo]:
     one = mesh.vary(jnp.ones((), a.precision.param))
     (trunk,) = pull_back((one, share * deter_grad, share * stoch_grad))
     scalars |= member_scalars(sums, valid, batch) | latent_scalars(seen)
+    scalars["health/finite"] = finite_share((trunk, members, behaviour))
     grads = reduce_gradients(trunk, behaviour, members, sums.weight)
     return grads, UpdateInfo(seen, batch, scales, scalars)
 
@@ -431,12 +432,18 @@ def member_scalars(sums: MemberSums, valid_BT: Array, batch: Batch) -> Scalars:
 
 
 def latent_scalars(seen: rssm.Observed) -> Scalars:
-    """Entropies of posterior and prior, nats a group."""
+    """KL(q || p) without free nats, of all groups; entropies of posterior and prior, a group."""
     entropy = rssm.dist.categorical_entropy
     return {
+        "latent/kl": rssm.kl(seen.log_post, seen.log_prior).mean(),
         "latent/posterior_entropy": entropy(seen.log_post).mean(),
         "latent/prior_entropy": entropy(seen.log_prior).mean(),
     }
+
+
+def finite_share(grads: PyTree) -> Array:
+    """[] share of leaves that are finite throughout, of this device's gradients."""
+    return jnp.stack([jnp.isfinite(x).all() for x in jax.tree.leaves(grads)]).mean()
 
 
 def update(carrier: Carrier, a: Agent) -> tuple[Carrier, Scalars]:

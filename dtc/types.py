@@ -61,6 +61,17 @@ class ArraySpec:
         return jnp.zeros(self.shape, self.dtype)
 
 
+class GridMap(NamedTuple):
+    """Where on a grid an observation stands: for pictures of a grid task, nothing learns from it.
+
+    ``cell_fn`` maps observations with any leading dims (NumPy or JAX) to integer rows and columns
+    of those dims; what it places outside of ``shape`` is not on the map.
+    """
+
+    shape: tuple[int, int]  # rows, columns
+    cell_fn: Callable[[Mapping[str, Any]], tuple[Any, Any]]
+
+
 @dataclass(frozen=True)
 class EnvSpec:
     """Static description of an environment.
@@ -77,6 +88,7 @@ class EnvSpec:
     encode: Callable[[Mapping[str, Array]], dict[str, Array]]
     has_action_mask: bool = False
     num_costs: int = 0
+    map: GridMap | None = None  # of a grid task
 
     @property
     def is_discrete(self) -> bool:

@@ -1,4 +1,4 @@
-"""Pictures of a run: the learning curve, and one episode beside the model's dream of it."""
+"""Pictures of a run: its curves, an episode beside the model's dream of it, salience, maps."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -8,12 +8,13 @@ import matplotlib as mpl
 import numpy as np
 from cycler import cycler
 from matplotlib.axes import Axes
-from matplotlib.colors import Normalize
+from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
 
 INK, FAINT = "#222222", "#8a8f98"
 BLUE, ORANGE, GREEN, RED, PURPLE = "#2a6fbb", "#e07b39", "#3a9d6e", "#c8443f", "#7d5ba6"
 PALE = ("#f4f1ea", "#cfcabd")
+UNSEEN = "#dcdfe3"
 CYCLE = (BLUE, ORANGE, GREEN, RED, PURPLE, "#4f8f9e", "#b0883b", "#8c5a6e", "#5d6b7d")
 
 STYLE: Any = {
@@ -59,6 +60,140 @@ def learning_curve(
         bottom.set_xlabel("environment steps")
         bottom.xaxis.set_major_formatter(mpl.ticker.EngFormatter(sep=""))
         figure.align_ylabels((top, middle, bottom))
+        _save(figure, path)
+
+
+def curiosity(path: Path, records: Sequence[Mapping[str, Any]], title: str) -> None:
+    """Draws what curiosity saw and did over environment steps: five panels."""
+    with mpl.rc_context(STYLE):
+        figure, axes = _stack((1.5, 1, 1, 1, 1), title)
+        wide: Any = {"color": FAINT, "linewidth": 4, "alpha": 0.5}
+        _line(axes[0], records, "curiosity/novelty_replay", "all replayed data", **wide)
+        _line(axes[0], records, "curiosity/novelty", "newest data", color=PURPLE)
+        _line(axes[1], records, "curiosity/competence", "competence", color=GREEN)
+        _line(axes[2], records, "curiosity/surprise", "surprise", color=RED)
+        _line(axes[3], records, "curiosity/boredom", "boredom", color=ORANGE)
+        horizon: Any = {"color": BLUE, "drawstyle": "steps-post"}
+        _line(axes[4], records, "curiosity/horizon", "dream horizon", **horizon)
+        labels = ("novelty", "competence", "surprise", "boredom", "dream horizon\n(steps)")
+        for ax, label, least in zip(axes, labels, (1e-3, 0.1, 0.1, 1.0, 10.0), strict=True):
+            ax.set_ylabel(label)
+            top = max(ax.get_ylim()[1], least)
+            ax.set_ylim(-0.03 * top, 1.03 * top)
+        _legend(axes[0])
+        _save(figure, path)
+
+
+def model(
+    path: Path, records: Sequence[Mapping[str, Any]], title: str, max_entropy: float | None
+) -> None:
+    """Draws the model's KL and entropies, the policies' entropies and the critic's error.
+
+    Args:
+      max_entropy: of the uniform policy, nats; None for continuous actions.
+    """
+    with mpl.rc_context(STYLE):
+        figure, axes = _stack((1, 1, 1, 1.3), title)
+        wide: Any = {"color": FAINT, "linewidth": 4, "alpha": 0.5}
+        _line(axes[0], records, "loss/dyn", "losses dyn, rep: free nats at least", **wide)
+        _line(axes[0], records, "latent/kl", "posterior from prior", color=BLUE)
+        _line(axes[1], records, "latent/posterior_entropy", "posterior", color=BLUE)
+        _line(axes[1], records, "latent/prior_entropy", "prior", color=ORANGE)
+        for name, color in (("task", BLUE), ("explore", ORANGE)):
+            _line(axes[2], records, f"{name}/entropy", f"{name} policy", color=color)
+        if max_entropy is not None:
+            axes[2].axhline(max_entropy, color=FAINT, linewidth=1.2, linestyle=":", label="uniform")
+        _draw_values(axes[3], records)
+        labels = ("KL (nats)", "code entropy\n(nats a group)", "policy entropy\n(nats)", "return")
+        for ax, label in zip(axes, labels, strict=True):
+            ax.set_ylabel(label)
+            low, high = ax.get_ylim()
+            ax.set_ylim(min(0, low), high + 0.05 * (high - min(0, low)))
+            _legend(ax)
+        axes[0].set_yscale("symlog", linthresh=1)
+        axes[0].set_ylim(0, 1.5 * axes[0].get_ylim()[1])
+        axes[0].yaxis.set_major_formatter(mpl.ticker.ScalarFormatter())
+        _save(figure, path)
+
+
+def _draw_values(ax: Axes, records: Sequence[Mapping[str, Any]]) -> None:
+    """What the critic expects of evaluation episodes, and what they pay, discounted."""
+    both = [r for r in records if None not in (r.get("eval/value"), r.get("eval/value_bias"))]
+    paid = [{**r, "paid": r["eval/value"] - r["eval/value_bias"]} for r in both]
+    thin: Any = {"color": FAINT, "linewidth": 1.2}
+    _line(ax, records, "task/extrinsic/return", "imagined from replayed states", **thin)
+    marks: Any = {"marker": "o", "markersize": 3.5}
+    _line(ax, paid, "paid", "paid by greedy episodes, discounted", color=BLUE, **marks)
+    _line(ax, paid, "eval/value", "critic's value of their first state", color=ORANGE, **marks)
+
+
+def _stack(heights: Sequence[float], title: str) -> tuple[Figure, np.ndarray]:
+    """A figure of panels over environment steps, one below the other."""
+    figure = Figure(figsize=(8, 0.9 + 1.35 * sum(heights)), dpi=130, layout="constrained")
+    axes = figure.subplots(len(heights), 1, sharex=True, height_ratios=heights)
+    figure.suptitle(title, x=0.01, ha="left", weight="bold")
+    axes[-1].set_xlabel("environment steps")
+    axes[-1].xaxis.set_major_formatter(mpl.ticker.EngFormatter(sep=""))
+    figure.align_ylabels(axes)
+    return figure, axes
+
+
+def _legend(ax: Axes) -> None:
+    """The legend above the panel, where it covers nothing."""
+    if ax.get_legend_handles_labels()[0]:
+        place: Any = {"loc": "lower right", "bbox_to_anchor": (1, 1), "borderaxespad": 0.1}
+        ax.legend(ncols=4, fontsize=8, **place)
+
+
+def salience(path: Path, weights: np.ndarray, title: str) -> None:
+    """Draws the weights [T, L] of the pool's tokens over an episode: codes, then the state."""
+    percent, num_codes = 100 * weights.T, weights.shape[1] - 1
+    with mpl.rc_context(STYLE):
+        figure = Figure(
+            figsize=(8, 1.6 + 0.16 * min(len(percent), 40)), dpi=130, layout="constrained"
+        )
+        ax = figure.subplots()
+        figure.suptitle(title, x=0.01, ha="left", weight="bold")
+        image = ax.imshow(percent, aspect="auto", cmap="viridis", interpolation="none")
+        ticks = [*range(0, num_codes, max(1, num_codes // 8)), num_codes]
+        ax.set_yticks(ticks, [f"code {i}" for i in ticks[:-1]] + ["state"])
+        ax.set_xlabel("step of the episode")
+        ax.grid(visible=False)
+        label = f"weight (%)\nequal: {100 / len(percent):.1f}"
+        figure.colorbar(image, ax=ax, label=label, pad=0.01)
+        _save(figure, path)
+
+
+def grid_map(path: Path, visits: np.ndarray, novelty: np.ndarray, title: str) -> None:
+    """Draws visits and mean novelty [rows, columns] of the cells of a grid, side by side.
+
+    Args:
+      novelty: NaN where nothing is known. Cells without visits are left grey.
+    """
+    seen = np.where(visits > 0, visits, np.nan)
+    least = max(float(visits.min(initial=1e9, where=visits > 0)), 1.0) if visits.any() else 1.0
+    most = max(float(visits.max(initial=0)), 2 * least)
+    shown = np.where(np.isfinite(novelty), novelty, np.nan)
+    top = max(float(np.nanmax(shown)) if np.isfinite(shown).any() else 0.0, 1e-6)
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(8, 4.1), dpi=130, layout="constrained")
+        axes = figure.subplots(1, 2)
+        figure.suptitle(title, x=0.01, ha="left", weight="bold")
+        panels = (
+            ("visits in replay", seen, "viridis", LogNorm(least, most)),
+            ("mean novelty of the newest actions", shown, "magma", Normalize(0, top)),
+        )
+        for ax, (label, x, colors, scale) in zip(axes, panels, strict=True):
+            image = ax.imshow(x, cmap=colors, norm=scale, interpolation="none")
+            ax.set(title=label, xlabel="column", ylabel="row", facecolor=UNSEEN)
+            ax.xaxis.set_major_locator(mpl.ticker.MaxNLocator(8, integer=True))
+            ax.yaxis.set_major_locator(mpl.ticker.MaxNLocator(8, integer=True))
+            ax.grid(visible=False)
+            bar = figure.colorbar(image, ax=ax, shrink=0.8, pad=0.02)
+            if isinstance(scale, LogNorm):
+                bar.set_ticks(mpl.ticker.LogLocator(subs=(1, 2, 5)))
+                bar.ax.yaxis.set_major_formatter(mpl.ticker.EngFormatter(sep=""))
+                bar.minorticks_off()
         _save(figure, path)
 
 
@@ -140,14 +275,15 @@ def dream(
     """Draws an episode, the model's open-loop prediction of it, the error and the novelty.
 
     Args:
-      real: encoded observations by name, [T, F] or one-hot [T, height, width, C].
+      real: encoded observations by name: numbers [T, F], one-hot [T, G, C] or, as a film,
+        [T, height, width, C].
       predicted: the same shapes; probabilities where `real` is one-hot.
       novelty: [T] or shorter, u(s_t, a_t).
       context: steps the model has seen; from there on it dreams.
     """
     grids = [name for name, x in real.items() if x.ndim == 4]
-    vectors = [name for name, x in real.items() if x.ndim == 2]
-    rows = [0.55] * 3 * len(vectors) + [1.7]
+    vectors = [name for name, x in real.items() if x.ndim < 4]
+    rows = [height for name in vectors for height in _strip_heights(real[name])] + [1.7]
     heights = [2.6] * len(grids) + [sum(rows) + 0.5]
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(10, sum(heights) + 0.5), dpi=130, layout="constrained")
@@ -167,7 +303,7 @@ def dream(
 
 def error(real: np.ndarray, predicted: np.ndarray) -> np.ndarray:
     """[T, ...] 1 - p(what was there) of one-hot cells, else the absolute difference."""
-    if real.ndim == 4:
+    if real.ndim > 2:
         return 1 - (real * predicted).sum(-1)
     return np.abs(real - predicted)
 
@@ -208,13 +344,19 @@ def _draw_film(
         axes[row, 0].set_ylabel(label, rotation=0, ha="right", va="center")
 
 
+def _strip_heights(real: np.ndarray) -> tuple[float, float, float]:
+    """Inches of the three heat maps of [T, F], or of [T, G, C], which has many rows."""
+    height = 0.55 if real.ndim == 2 else float(np.clip(0.03 * real[0].size, 0.55, 1.3))
+    return height, height, 0.55
+
+
 def _draw_heatmaps(axes: np.ndarray, name: str, real: np.ndarray, predicted: np.ndarray) -> None:
-    """Three heat maps over time, one row a feature; the labels say what the darkest means."""
-    low, high = float(real.min()), float(real.max())
-    wrong = error(real, predicted)
-    most = float(wrong.max())
+    """Three heat maps over time, one row a feature or class; labels say what the darkest means."""
+    wrong, size = error(real, predicted), " x ".join(map(str, real.shape[1:]))
+    real, predicted, wrong = (x.reshape(len(x), -1) for x in (real, predicted, wrong))
+    low, high, most = float(real.min()), float(real.max()), float(wrong.max())
     rows = (
-        (f"{name}\n{low:.3g} to {high:.3g}", real, "GnBu", low, high),
+        (f"{name} [{size}]\n{low:.3g} to {high:.3g}", real, "GnBu", low, high),
         ("predicted", predicted, "GnBu", low, high),
         (f"error\n0 to {most:.2g}", wrong, "Reds", 0, most),
     )

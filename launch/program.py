@@ -1,5 +1,6 @@
 """The compiled functions of a run on its mesh, and its carrier as checkpoints hold it."""
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -7,7 +8,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from dtc import agent, evaluator, mesh, trainer
+from dtc import agent, ensemble, evaluator, mesh, trainer
 from dtc.agent import Agent
 from dtc.config import Config
 from dtc.env import catalog
@@ -46,6 +47,11 @@ class Program:
         self.train = trainer.make_train(a, self.mesh)
         self.evaluate = evaluator.make_evaluate(a, self.mesh, num)
         self.dream = evaluator.make_dream(a, self.mesh, CONTEXT)
+        self.novelty = evaluator.make_novelty(a, self.mesh)
+        self.member_distance = jax.jit(
+            partial(ensemble.distance, num_members=self.num_members),
+            out_shardings=NamedSharding(self.mesh, mesh.REPLICATED),
+        )
         kinds = ["random"] + ["scripted"] * (a.env.scripted is not None)
         self.references = {k: evaluator.make_reference(a, self.mesh, num, k) for k in kinds}
 

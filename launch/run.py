@@ -25,11 +25,12 @@ from jax.experimental import multihost_utils
 from dtc import config
 from dtc.config import Config
 from dtc.trainer import Carrier, Metrics
-from launch import checkpoint, command, devices, figures, writers
+from launch import checkpoint, command, devices, figures, health, maps, writers
 from launch.devices import Devices
 from launch.program import CONTEXT, Program
 
 SHOWN_STEPS = 64  # of the episode in the dream figure
+SALIENCE_TITLE = "What the task policy pools: weights of the tokens over an episode"
 
 
 @dataclass
@@ -99,6 +100,7 @@ class Run:
         self.should_stop = False
         self.is_tracing = False
         self.evaluated = -1  # update of the latest evaluation of this start
+        self.watch = health.Watch(health.limits(program.agent))
 
     def run(self, resume: bool) -> int:
         """Starts or resumes, trains, and leaves checkpoint, figures and summary behind."""
@@ -235,8 +237,14 @@ class Run:
             record["collect/length"] = collected.ended_length / collected.ended
         record |= self._rates(call.size, env_steps, float(mean["curiosity/horizon"]), seconds)
         record |= {name: float(x) for name, x in mean.items()}
-        self.writer.write(record)
+        self._write(record)
         self.progress.update(record | self.totals.last_eval)
+
+    def _write(self, record: dict[str, Any]) -> None:
+        """Writes a record, and a line in the log for each sign of sickness that begins with it."""
+        self.writer.write(record)
+        for line in self.watch.news(record):
+            self.progress.log(line)
 
     def _rates(self, size: int, env_steps: int, horizon: float, seconds: float) -> dict[str, float]:
         """The four rates of a call."""
@@ -270,7 +278,10 @@ class Run:
         t = self.totals
         done = {"update": t.update, "env_steps": t.env_steps, "seconds": t.seconds}
         record: dict[str, Any] = done | t.last_eval
-        self.writer.write(record | {f"eval/{k}": v for k, v in self.totals.baselines.items()})
+        if self.cfg.ensemble.members > 1:
+            distance = self.program.member_distance(carrier.params.members)
+            record["health/member_distance"] = float(distance)
+        self._write(record | {f"eval/{k}": v for k, v in self.totals.baselines.items()})
 
     def _save(self, carrier: Carrier) -> None:
         saved = self.program.to_checkpoint(carrier)
@@ -290,6 +301,7 @@ class Run:
         self.progress.finish()
         if jax.process_index() == 0:
             self._draw(dream)
+            self._draw_map(carrier)
             self.progress.console.print(writers.summary_table("Summary", self._summary()))
         again = command.to_continue(self.argv, self.workdir)
         self.progress.log(f"To continue: {again}")
@@ -301,6 +313,8 @@ class Run:
         figures.learning_curve(
             pictures / "learning_curve.png", records, self.totals.baselines, title
         )
+        figures.curiosity(pictures / "curiosity.png", records, title)
+        figures.model(pictures / "model.png", records, title, self.watch.limits.action)
         length = min(int(dream.alive.sum()), SHOWN_STEPS)
         real = {name: np.asarray(x[:length], np.float32) for name, x in dream.seen.items()}
         predicted = {
@@ -309,6 +323,20 @@ class Run:
         title = f"An episode and the model's open-loop prediction after {CONTEXT} steps"
         novelty = np.asarray(dream.novelty[:length], np.float32)
         figures.dream(pictures / "dream.png", real, predicted, novelty, CONTEXT, title)
+        if dream.salience is not None:
+            weights = np.asarray(dream.salience[:length], np.float32)
+            figures.salience(pictures / "salience.png", weights, SALIENCE_TITLE)
+
+    def _draw_map(self, carrier: Carrier) -> None:
+        """Visits and novelty by cell, on grid tasks."""
+        if self.program.agent.env.spec.map is None:
+            return
+        if jax.process_count() > 1 or not self.cfg.replay.latents:
+            self.progress.log("No map.png: it needs one process and replay.latents=True.")
+            return
+        title = f"{self.cfg.name}: {self.cfg.env.name}, seed {self.cfg.seed}"
+        found = maps.of_run(self.program, carrier)
+        figures.grid_map(self.workdir / "figures" / "map.png", *found, title)
 
     def _summary(self) -> dict[str, Any]:
         t = self.totals

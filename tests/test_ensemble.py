@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from dtc import ensemble, intrinsic, mesh, optimizer
@@ -305,3 +306,30 @@ def test_the_share_is_drawn_anew_an_update_and_by_global_numbers():
 
 def test_a_share_of_one_is_everything():
     assert share_of_data(np.arange(2000), 1.0).all()
+
+
+# How far apart the members are.
+
+
+def test_the_distance_of_members_is_that_of_all_pairs_in_units_of_their_norm(params):
+    flat = [np.concatenate([x[k].ravel() for x in jax.tree.leaves(params)]) for k in range(K)]
+    pairs = [np.square(a - b).sum() for a, b in combinations(flat, 2)]
+    expected = np.sqrt(np.mean(pairs) / np.mean([np.square(a).sum() for a in flat]))
+    np.testing.assert_allclose(ensemble.distance(params, K), expected, rtol=1e-5)
+
+
+def test_copies_have_distance_zero_and_unrelated_members_root_two():
+    same = {"w": jnp.ones((K, 7))}
+    assert ensemble.distance(same, K) == 0
+    np.testing.assert_allclose(ensemble.distance({"w": jnp.eye(K)}, K), np.sqrt(2), rtol=1e-6)
+
+
+def test_ghosts_have_no_part_in_the_distance_on_any_mesh():
+    members = {"w": jnp.asarray(RNG.normal(size=(PADDED, 9)), jnp.float32)}
+    expected = ensemble.distance({"w": members["w"][:K]}, K)
+    members["w"] = members["w"].at[K:].set(jnp.nan)
+    grid = mesh.make_mesh(4, 2, jax.devices()[:8])
+    split = jax.device_put(members, NamedSharding(grid, mesh.MEMBERS))
+    for found in (members, split):
+        distance = jax.jit(ensemble.distance, static_argnums=1)(found, K)
+        np.testing.assert_allclose(distance, expected, rtol=1e-6)

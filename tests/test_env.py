@@ -294,3 +294,32 @@ def test_an_impossible_setting_is_refused_with_its_name_and_value(name, setting)
     [(key, value)] = setting.items()
     with pytest.raises(ValueError, match=f"^{key}={value} .*Use "):
         catalog.make(name, **setting)
+
+
+PLACES = {  # row and column in a state
+    "feeder": lambda s: (s.position[:, 0], s.position[:, 1]),
+    "feeder_ego": lambda s: (s.position[:, 0], s.position[:, 1]),
+    "noisytv": lambda s: (s.base.position[:, 0], s.base.position[:, 1]),
+    "keydoor": lambda s: np.unravel_index(s.id, (13, 13, 2, 2))[:2],
+    "deepsea": lambda s: (s.row, s.column),
+}
+
+
+def test_the_grid_tasks_have_a_map():
+    assert {name for name in catalog.ENVIRONMENTS if ENVS[name].spec.map} == set(PLACES)
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_the_map_places_an_observation_where_its_state_is(name):
+    state, shown, _ = rollout(name)
+    shape, cell_fn = ENVS[name].spec.map
+    row, column = cell_fn(
+        jax.tree.map(lambda x: np.asarray(x)[:500].reshape(5, 100, *x.shape[1:]), shown.obs)
+    )
+    row, column = row.reshape(-1), column.reshape(-1)
+    true_row, true_column = (np.asarray(x)[:500] for x in PLACES[name](state))
+    assert (row == true_row).all()
+    is_on_map = row < shape[0]  # what lies below deepsea's last row is not on it
+    assert (column == true_column)[is_on_map].all() and (column < shape[1]).all()
+    assert is_on_map[~shown.last[:500]].all()
+    assert len(set(zip(row.tolist(), column.tolist(), strict=True))) > 10

@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dtc import evaluator
+from dtc import agent, evaluator, replay
+from dtc import distributions as dist
 from tests.programs import program_on
 
 CHANGES = {"env__name": "chain", "run__eval_episodes": 3}
@@ -69,3 +70,61 @@ def test_the_dream_shows_an_episode_and_its_prediction(single):
     for name, shape in program.agent.trunk.encoded:
         assert dream.seen[name].shape == dream.predicted[name].shape == (steps, *shape)
     assert np.isfinite(dream.error).all() and (dream.novelty >= 0).all()
+    assert dream.salience.shape == (steps, program.agent.model.groups + 1)
+    np.testing.assert_allclose(dream.salience.sum(1), 1, rtol=1e-5)
+
+
+def with_value(params, value_bin):
+    """The parameters with a critic that gives every state the value of one bin of its output."""
+    critic = params.behaviour["task"]["critic_extrinsic"]
+    bias = jnp.where(jnp.arange(critic["Dense_0"]["bias"].size) == value_bin, 50.0, -50.0)
+    critic = critic | {"Dense_0": critic["Dense_0"] | {"bias": bias}}
+    task = params.behaviour["task"] | {"critic_extrinsic": critic}
+    return params._replace(behaviour=params.behaviour | {"task": task})
+
+
+@pytest.mark.parametrize("value_bin", [20, 22])
+def test_a_constant_critic_s_bias_on_the_endless_chain_is_known(single, value_bin):
+    program, carrier = single
+    params = with_value(carrier.params, value_bin)
+    found = jax.device_get(program.evaluate(carrier.root, params, jnp.int32(3)))
+    a = program.agent
+    value = dist.twohot_bins(a.model.bins)[value_bin]
+    steps, discount = a.env.spec.max_steps, a.behaviour.discount
+    paid = (1 - discount**steps) / (1 - discount) + discount**steps * value  # truncated
+    np.testing.assert_allclose(found["value"], value, rtol=1e-4)
+    np.testing.assert_allclose(found["value_bias"], value - paid, rtol=1e-4)
+
+
+def test_a_discounted_return_ends_with_the_value_of_the_last_state_where_a_limit_cut_it():
+    reward_TN = jnp.array([[1.0, 1.0, 1.0], [2.0, 2.0, 2.0], [0.0, 4.0, 4.0], [0.0, 0.0, 0.0]])
+    alive_TN = jnp.array([[1, 1, 1], [1, 1, 1], [0, 1, 1], [0, 0, 0]], bool)
+    found = evaluator.discounted_return(
+        evaluator.Outcome(reward_TN, alive_TN, {}),
+        truncated_N=jnp.array([True, True, False]),
+        value_last_N=jnp.full(3, 80.0),
+        discount=0.5,
+    )
+    assert found.tolist() == [1 + 1 + 80 / 4, 1 + 1 + 1 + 80 / 8, 1 + 1 + 1]
+
+
+def test_the_last_state_is_the_one_the_episode_ended_in():
+    alive_TN = jnp.array([[1, 1, 1], [1, 0, 1], [0, 0, 1], [0, 0, 0]], bool)
+    time_TN, id_TN = jnp.indices((4, 3))
+    found = evaluator.last_of({"time": time_TN, "id": id_TN}, alive_TN)
+    assert found["time"].tolist() == [2, 1, 3] and found["id"].tolist() == [0, 1, 2]
+
+
+def test_novelty_of_stored_pairs_is_the_members_disagreement_on_every_mesh(single):
+    program, carrier = single
+    rows, latents = replay.history(carrier.replay, program.agent.codecs)
+    flat = lambda x: x[:2].reshape(-1, *x.shape[2:])  # noqa: E731
+    pairs = jax.tree.map(flat, (latents, rows.action))
+    expected = agent.novelty_fn(program.agent, carrier.params, *map(to_jax, pairs))
+    params = jax.device_get(carrier.params)
+    for p in (program, program_on((2, 1), **CHANGES)):
+        np.testing.assert_allclose(p.novelty(params, *pairs), expected, rtol=1e-5)
+
+
+def to_jax(tree):
+    return jax.tree.map(jnp.asarray, tree)

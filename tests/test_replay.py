@@ -397,3 +397,42 @@ def test_a_write_that_could_wrap_is_refused():
     time_RN = jnp.zeros((3, N), jnp.int32)
     with pytest.raises(ValueError, match=r"run.collect_steps=3 must divide replay.slots=16"):
         replay.add(FILL(0), rows_at(time_RN, time_RN), latents_at(time_RN, time_RN), CFG, CODECS)
+
+
+# History.
+
+
+@pytest.mark.parametrize("num_rows", [0, 8, M, 2 * M + R])
+def test_history_is_every_stored_row_oldest_first(num_rows):
+    rows, latents = replay.history(FILL(num_rows), CODECS)
+    filled = min(num_rows, M)
+    time = jnp.broadcast_to(jnp.arange(num_rows - filled, num_rows)[:, None], (filled, N))
+    env = jnp.broadcast_to(jnp.arange(N), (filled, N))
+    assert_same_bits((rows, latents), (rows_at(time, env), latents_at(time, env)))
+
+
+def test_the_newest_rows_of_a_history_are_those_of_a_less_filled_replay():
+    state = FILL(M + R)
+    newest = replay.history(state._replace(filled=3), CODECS)
+    whole = replay.history(state, CODECS)
+    assert_same_bits(newest, jax.tree.map(lambda x: x[-3:], whole))
+
+
+def test_history_is_unpacked_in_chunks_of_any_size(monkeypatch):
+    whole = replay.history(FILL(M + R), CODECS)
+    monkeypatch.setattr(replay, "HISTORY_CHUNK", 5)
+    assert_same_bits(replay.history(FILL(M + R), CODECS), whole)
+
+
+def test_history_without_latents_is_of_rows_alone():
+    state = FILL(8)
+    rows, latents = replay.history(state._replace(latents=None), CODECS)
+    assert latents is None and rows.reward.shape == (8, N)
+
+
+def test_the_history_of_a_sharded_replay_is_that_of_one_device():
+    grid = mesh.make_mesh(4, 2, jax.devices()[:8])
+    shardings = jax.tree.map(lambda s: NamedSharding(grid, s), replay.specs(WIDE))
+    state = FILL(M + R, WIDE_ENVS, WIDE)
+    found = replay.history(jax.device_put(state, shardings), CODECS)
+    assert_same_bits(found, replay.history(state, CODECS))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 
-from dtc import mesh, trainer
+from dtc import mesh, rssm, trainer
 from dtc.trainer import Gradients
 from tests.programs import program_on
 
@@ -175,3 +175,21 @@ def test_shares_of_the_advantage_are_each_terms_part_of_its_absolute_sum(single)
     for kind, size in sizes.items():
         share = mean[f"task/{kind}/advantage_share"]
         assert share == pytest.approx(size / sum(sizes.values()), rel=1e-5)
+
+
+def test_the_share_of_finite_gradients_counts_leaves(single):
+    leaf = jnp.ones((2, 3))
+    broken = leaf.at[1, 2].set(jnp.nan)
+    assert trainer.finite_share((leaf, {"a": leaf})) == 1.0
+    assert trainer.finite_share((broken, {"a": leaf, "b": leaf * jnp.inf, "c": leaf})) == 0.5
+    assert losses_of(single, 1)[1][0]["health/finite"] == 1.0
+
+
+def test_the_reported_kl_is_without_the_free_nats():
+    log_p = jnp.log(jnp.full((2, 3, 4, 5), 0.2))  # uniform: [T, B, S, C]
+    peaked = jnp.array([0.6, 0.1, 0.1, 0.1, 0.1])
+    log_q = jnp.broadcast_to(jnp.log(peaked), log_p.shape)
+    seen = rssm.Observed(jnp.zeros(1), jnp.zeros(1), jnp.zeros(1), log_q, log_p)
+    a_group = np.log(5) + np.sum(peaked * np.log(peaked))
+    np.testing.assert_allclose(trainer.latent_scalars(seen)["latent/kl"], 4 * a_group, rtol=1e-5)
+    assert trainer.latent_scalars(seen._replace(log_post=log_p))["latent/kl"] == 0

@@ -18,11 +18,10 @@ import jax.numpy as jnp
 import numpy as np
 from PIL import Image
 
-from dtc import config, evaluator
+from dtc import evaluator
 from dtc.config import Config, ConfigError
-from launch import checkpoint, devices, figures, writers
+from launch import devices, figures, saved, writers
 from launch.devices import Processes
-from launch.program import Program
 
 SCALE = 16  # pixels of a grid cell in the GIF
 GAP = 8  # pixels between real and predicted
@@ -33,8 +32,7 @@ def main(argv: Sequence[str]) -> int:
     """Exit status; 2 after one sentence where there is nothing to evaluate."""
     args = _parser().parse_args(argv)
     try:
-        cfg = _saved_config(args.workdir)
-        cfg, _ = devices.start(cfg, args.devices, Processes())
+        cfg, _ = devices.start(saved.settings(args.workdir), args.devices, Processes())
         result = evaluate(cfg, args.workdir, args.episodes, args.gif, args.gif_episodes)
     except ConfigError as error:
         print(error, file=sys.stderr)
@@ -57,27 +55,14 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _saved_config(workdir: Path) -> Config:
-    """The settings the run was started with, on whatever devices are here now."""
-    path = workdir / "config.json"
-    if not path.is_file():
-        raise ConfigError(f"--workdir={workdir} holds no config.json. Name a run directory.")
-    settings = json.loads(path.read_text())
-    settings["mesh"] = {"data": -1, "ensemble": 1}
-    settings["slice"] = ""
-    return config.from_dict(settings)
-
-
 def evaluate(
     cfg: Config, workdir: Path, episodes: int, gif: Path | None, gif_episodes: int
 ) -> dict[str, Any]:
     """Means over `episodes` greedy, sampled, random and scripted episodes; writes the GIF."""
-    program = Program(cfg)
-    saved = checkpoint.Checkpointer(workdir, cfg).restore_latest(program.checkpoint_shapes())
-    carrier = program.from_checkpoint(saved.carrier)
+    program, carrier, update = saved.restore(workdir, cfg)
     a, on, root = program.agent, program.mesh, carrier.root
     index = jnp.int32(FIRST_EVALUATION)
-    result: dict[str, Any] = {"update": saved.step, "episodes": episodes}
+    result: dict[str, Any] = {"update": update, "episodes": episodes}
     for kind, greedy in (("greedy", True), ("sampled", False)):
         run = evaluator.make_evaluate(a, on, episodes, greedy=greedy)
         found = jax.device_get(run(root, carrier.params, index))

@@ -24,7 +24,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dtc.types import Array, ArraySpec, Environment, EnvSpec, Key, PyTree, TimeStep
+from dtc.types import Array, ArraySpec, Environment, EnvSpec, GridMap, Key, PyTree, TimeStep
 
 SIZES = range(2, 101)
 MOVE_COST, TREASURE = 0.01, 1.0  # the cost is that of a whole descent
@@ -60,6 +60,7 @@ def deepsea(size: int = 10, seed: int = 0) -> Environment:
         action=ArraySpec((), jnp.int32, num_classes=2),
         max_steps=size,
         encode=lambda obs: _encode(obs, below + 1),
+        map=GridMap((size, size), lambda obs: (obs["cell"] // size, obs["cell"] % size)),
     )
 
     def show(state: DeepSeaState, reward: Array, solved: Array) -> TimeStep:

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from dtc.types import Array, ArraySpec, Environment, EnvSpec, Key, TimeStep
+from dtc.types import Array, ArraySpec, Environment, EnvSpec, GridMap, Key, TimeStep
 
 SIZE = 16
 NUM_CELLS = SIZE * SIZE
@@ -272,7 +272,8 @@ def _spec(name: str, seen: dict[str, ArraySpec], encode: Any, cfg: FeederConfig)
         "position": ArraySpec((2,), jnp.uint8, low=0, high=SIZE - 1),
     }
     action = ArraySpec((), jnp.int32, num_classes=NUM_ACTIONS)
-    return EnvSpec(name, {**seen, **carried}, action, cfg.max_steps, encode)
+    on_map = GridMap((SIZE, SIZE), lambda obs: (obs["position"][..., 0], obs["position"][..., 1]))
+    return EnvSpec(name, {**seen, **carried}, action, cfg.max_steps, encode, map=on_map)
 
 
 def feeder(reward: str = "first", max_steps: int = 256, density: float = 0.3) -> Environment:

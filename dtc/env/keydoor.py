@@ -24,7 +24,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dtc.types import Array, ArraySpec, Environment, EnvSpec, Key, PyTree, TimeStep
+from dtc.types import Array, ArraySpec, Environment, EnvSpec, GridMap, Key, PyTree, TimeStep
 
 ROOMS = """
 #############
@@ -184,5 +184,6 @@ def keydoor(max_steps: int = 128) -> Environment:
         action=ArraySpec((), jnp.int32, num_classes=NUM_ACTIONS),
         max_steps=max_steps,
         encode=encode,
+        map=GridMap((SIZE, SIZE), lambda obs: (obs["row"], obs["column"])),
     )
     return Environment(spec, params=(), reset=reset, step=step, scripted=scripted)

@@ -106,6 +106,7 @@ def _spec(base: EnvSpec, num_base: int) -> EnvSpec:
         encode=encode,
         has_action_mask=base.has_action_mask,
         num_costs=base.num_costs,
+        map=base.map,
     )
 
 

@@ -1,0 +1,223 @@
+"""Measures whether novelty tells what the model does not know, on data of the Feeder.
+
+python tools/calibration.py --seed=0 --workdir=runs/calibration
+
+The model learns from a random walk that never collects. On fresh walks: does novelty rank
+transitions as their true one-step error does (Spearman's rho), and does it tell the action that
+was never tried from those that were (AUROC)? On a small replay learned again and again: how far
+does novelty fall? The standard deviation of the members' probabilities stands beside it.
+"""
+
+import dataclasses
+import json
+import sys
+import time
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+if __name__ == "__main__":  # then tools/ stands first, not the repository
+    sys.path[0] = str(Path(__file__).resolve().parent.parent)
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from dtc import collector, ensemble, evaluator, intrinsic, mesh, replay, rssm, trainer
+from dtc import distributions as dist
+from dtc.agent import Agent
+from dtc.config import ConfigError, MeshConfig
+from dtc.ensemble import Transitions
+from dtc.env.feeder import COLLECT
+from dtc.trainer import Carrier
+from dtc.types import Array, Key, Latent
+from launch import command, writers
+from launch.program import Program
+
+MANY, FEW = 1024, 128  # rows of each environment
+UPDATES = 1500
+CHUNK = 50  # updates a call
+HELD_OUT = 16  # episodes
+
+Figures = dict[str, float]
+
+
+def main(argv: Sequence[str]) -> int:
+    """Exit status; 2 after one sentence where the command is wrong."""
+    if {"--help", "-h"} & set(argv):
+        print(f"{__doc__}\nAll flags are those of launch/main.py, and --json=FILE.")
+        return 0
+    paths = [Path(a.partition("=")[2]) for a in argv if a.startswith("--json=")]
+    try:
+        wanted = command.parse([a for a in argv if not a.startswith("--json=")])
+        if not wanted.cfg.env.name.startswith("feeder"):
+            raise ConfigError(f"env.name={wanted.cfg.env.name} is no Feeder. Use feeder_ego.")
+    except ConfigError as error:
+        print(error, file=sys.stderr)
+        return 2
+    cfg = dataclasses.replace(
+        wanted.cfg,
+        mesh=MeshConfig(1, 1),
+        behaviour=dataclasses.replace(wanted.cfg.behaviour, mode="task"),
+        dream=dataclasses.replace(wanted.cfg.dream, horizons=wanted.cfg.dream.horizons[:1]),
+    )
+    begin = time.monotonic()
+    found = calibrate(Program(cfg, mesh.make_mesh(1, 1, jax.devices()[:1])), cfg.seed)
+    found["minutes"] = (time.monotonic() - begin) / 60
+    writers.Console().print(writers.summary_table("Calibration of novelty", dict(found)))
+    for path in (*paths, wanted.workdir / "figures.json"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(found, indent=1) + "\n")
+    return 0
+
+
+def calibrate(program: Program, seed: int) -> Figures:
+    """The figures of one seed."""
+    a, on = program.agent, program.mesh
+    carrier, one = trainer.specs(a), mesh.REPLICATED
+    shard = partial(trainer.sharded, on=on)
+    learn = shard(partial(_learn, a=a), in_specs=(carrier,), out_specs=(carrier, one), donate=(0,))
+    score = shard(partial(_score, a=a), in_specs=(carrier,), out_specs=mesh.SHARDED_TIME_MAJOR)
+
+    def train(rows: int) -> tuple[Carrier, np.ndarray]:
+        fill = shard(partial(_fill, a=a, rows=rows), in_specs=(carrier,), out_specs=carrier)
+        state, novelty = fill(program.init(jnp.uint32(seed))), []
+        for _ in range(UPDATES // CHUNK):
+            state, mean = learn(state)
+            novelty.append(float(mean))
+        return state, np.asarray(novelty)
+
+    _, repeated = train(FEW)
+    state, _ = train(MANY)
+    return ranks(score(state)) | {
+        "fall": float(repeated.max() / repeated[-1]),
+        "novelty_peak": float(repeated.max()),
+        "novelty_end": float(repeated[-1]),
+    }
+
+
+def walk(latent: Latent, mask: Array | None, keys: Key) -> Array:
+    """A uniform one of the four moves."""
+    return jax.vmap(lambda key: jax.random.randint(key, (), 0, COLLECT, jnp.int32))(keys)
+
+
+def _fill(carrier: Carrier, a: Agent, rows: int) -> Carrier:
+    """The carrier with nothing in its replay but `rows` rows of walks."""
+    num_local = a.num_envs // mesh.num_devices()
+    actor = collector.init(
+        carrier.root, mesh.global_ids(num_local), a.env, a.trunk, a.vector, calls=1 << 20
+    )
+    empty = replay.init(num_local, a.replay, a.codecs)
+
+    def body(_: Array, c: Carrier) -> Carrier:
+        actor, episodes, more, latents, _info = collector.collect(
+            c.root,
+            c.actor,
+            c.episodes,
+            c.params.trunk,
+            walk,
+            a.env,
+            a.trunk,
+            a.vector,
+            a.collect_steps,
+        )
+        stored = replay.add(c.replay, more, latents, a.replay, a.codecs)
+        return c._replace(actor=actor, episodes=episodes, replay=stored)
+
+    start = carrier._replace(actor=actor, replay=empty)
+    return lax.fori_loop(0, rows // a.collect_steps, body, start)
+
+
+def _learn(carrier: Carrier, a: Agent) -> tuple[Carrier, Array]:
+    """CHUNK updates on what the replay holds, and the mean novelty of what they replayed."""
+    carrier, scalars = lax.scan(lambda c, _: trainer.update(c, a), carrier, length=CHUNK)
+    return carrier, scalars["curiosity/novelty_replay"].mean()
+
+
+class Scores(NamedTuple):
+    """Of the transitions of held-out walks, [T - 1, N]."""
+
+    novelty: Array
+    std: Array  # of the members' probabilities
+    error: Array  # KL(q(z') || mean_k p_k), nats
+    novelty_untried: Array  # of collecting in the same state
+    std_untried: Array
+    valid: Array  # both rows belong to one episode
+
+
+def _score(carrier: Carrier, a: Agent) -> Scores:
+    """Novelty and true error of every transition of fresh episodes."""
+    ids = mesh.global_ids(HELD_OUT // mesh.num_devices())
+    trace = evaluator.run_episode(carrier.root, carrier.params, walk, ids, jnp.int32(1 << 10), a)
+    rows = trace.rows
+    action = rssm.network_action(rows.action, a.env.spec, a.precision.compute)
+    before = jnp.concatenate([jnp.zeros_like(action[:1]), action[:-1]])
+    uniform = jax.random.uniform(
+        jax.random.fold_in(carrier.root, 1 << 20), (*rows.first.shape, a.model.groups)
+    )
+    seen = rssm.observe(
+        a.trunk,
+        carrier.params.trunk,
+        rssm.encode_batch(a.env.spec, rows.obs, 2),
+        before,
+        rows.first,
+        rssm.zero_latent(ids.shape[0], a.model, a.precision),
+        mesh.vary(uniform),
+    )
+    latent = Latent(seen.deter[:-1].astype(a.precision.compute), seen.ids[:-1])
+    untried = rssm.network_action(
+        jnp.full_like(rows.action, COLLECT), a.env.spec, a.precision.compute
+    )
+
+    def predicted(action_TNA: Array) -> tuple[Array, Array, Array]:
+        flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), (latent, action_TNA[:-1]))
+        log_p = ensemble.predict(a.member, carrier.params.members, Transitions(*flat))
+        prob_EnSC = jnp.exp(log_p)
+        shape = action_TNA[:-1].shape[:2]
+        std = jnp.std(prob_EnSC, 0).mean((-2, -1))
+        return (
+            intrinsic.jsd(prob_EnSC).reshape(shape),
+            std.reshape(shape),
+            prob_EnSC.mean(0).reshape(*shape, *prob_EnSC.shape[2:]),
+        )
+
+    novelty, std, mean_p = predicted(action)
+    novelty_untried, std_untried, _ = predicted(untried)
+    error = dist.categorical_kl(seen.log_post[1:], jnp.log(mean_p)).sum(-1)
+    valid = trace.outcome.alive[1:] & ~rows.first[1:]
+    return Scores(novelty, std, error, novelty_untried, std_untried, valid)
+
+
+def ranks(scores: Scores) -> Figures:
+    """Spearman's rho of novelty and error, and AUROC of untried against tried actions."""
+    counted = {k: np.asarray(x)[np.asarray(scores.valid)] for k, x in scores._asdict().items()}
+    return {
+        "spearman": spearman(counted["novelty"], counted["error"]),
+        "spearman_std": spearman(counted["std"], counted["error"]),
+        "auroc": auroc(counted["novelty"], counted["novelty_untried"]),
+        "auroc_std": auroc(counted["std"], counted["std_untried"]),
+    }
+
+
+def rank(x: np.ndarray) -> np.ndarray:
+    """Ranks 0 .. n - 1, equal values sharing their mean rank."""
+    _, inverse, counts = np.unique(x, return_inverse=True, return_counts=True)
+    return (np.cumsum(counts) - (counts + 1) / 2)[inverse]
+
+
+def spearman(x: np.ndarray, y: np.ndarray) -> float:
+    """Correlation of ranks."""
+    return float(np.corrcoef(rank(x), rank(y))[0, 1])
+
+
+def auroc(negative: np.ndarray, positive: np.ndarray) -> float:
+    """Chance that a positive is above a negative, ties counting half (Mann-Whitney)."""
+    ranked: Any = rank(np.concatenate([negative, positive]))[len(negative) :]
+    above = ranked.sum() - len(positive) * (len(positive) - 1) / 2
+    return float(above / (len(positive) * len(negative)))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))
