@@ -140,7 +140,7 @@ def sequence_mask(
     return draw[:, ids_n]
 
 
-def loss(
+def gradients(
     member: Member,
     params: PyTree,
     data: Transitions,
@@ -148,25 +148,32 @@ def loss(
     weight: Array,
     cfg: EnsembleConfig,
     kind: str,
-) -> tuple[Array, MemberSums]:
-    """Summed loss of this device's members on all data of its row of the mesh.
+) -> tuple[PyTree, MemberSums]:
+    """Gradients [E, ...] of the summed loss of each of this device's members on its row's data.
 
-    Members are independent summands, so the gradient of the sum is each one's own. Sums, not means:
-    the caller adds them over `data` and divides by the summed weight.
+    Sums, not means: the caller adds them over `data` and divides by the summed weight. The members
+    are run one after the other, so that memory holds the activations of one.
 
     Args:
       data, log_post_next [n, S, C]: this device's transitions and sg log q(z_{t+1}).
       weight: [E, n_all] of the gathered transitions, 0 where a pair does not count.
     """
     data, log_q = mesh.gather((data, log_post_next), "ensemble")
-    log_p = predict(member, params, data)
-    log_q = jnp.broadcast_to(log_q, log_p.shape)
-    kl_En = dist.categorical_kl(log_q, log_p).sum(-1)
-    counts_En = (weight > 0) & is_real(log_p.shape[0], cfg)[:, None]
-    loss_E = jnp.where(counts_En, kl_En, 0.0).sum(1)
+    stoch = one_hot(data.latent.stoch, member.cfg, member.precision.compute)
+    counts_En = (weight > 0) & is_real(weight.shape[0], cfg)[:, None]
+
+    def loss(params: PyTree, counts_n: Array) -> tuple[Array, Array]:
+        log_p = member.apply({"params": params}, data.latent.deter, stoch, data.action)
+        kl_n = dist.categorical_kl(log_q, log_p).sum(-1)
+        return jnp.where(counts_n, kl_n, 0.0).sum(), log_p
+
+    def one(x: tuple[PyTree, Array]) -> tuple[tuple[Array, Array], PyTree]:
+        return jax.value_and_grad(loss, has_aux=True)(*x)
+
+    (loss_E, log_p), grads = jax.lax.map(one, (params, counts_En))
     weight_E = counts_En.astype(loss_E.dtype).sum(1)
     if cfg.members <= 1:
         novelty = jnp.zeros(log_p.shape[1] // mesh.axis_size("ensemble"), loss_E.dtype)
     else:
         novelty = disagreement(jax.lax.stop_gradient(log_p), cfg, kind)
-    return loss_E.sum(), MemberSums(loss_E, weight_E, novelty)
+    return grads, MemberSums(loss_E, weight_E, novelty)

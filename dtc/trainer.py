@@ -217,19 +217,15 @@ def member_gradients(
         carrier.root, carrier.update, ids_B, a.replay.batch, num_local, a.ensemble.data_share
     )
     weight_EBT = mask_EB[:, :, None] & valid_BT_all[None]
-    loss_fn = jax.grad(
-        lambda p: ensemble.loss(
-            a.member,
-            p,
-            data,
-            flat(seen.log_post[1:]),
-            jax.vmap(jnp.ravel)(weight_EBT),
-            a.ensemble,
-            a.curiosity.novelty,
-        ),
-        has_aux=True,
+    grads, sums = ensemble.gradients(
+        a.member,
+        members,
+        data,
+        flat(seen.log_post[1:]),
+        jax.vmap(jnp.ravel)(weight_EBT),
+        a.ensemble,
+        a.curiosity.novelty,
     )
-    grads, sums = loss_fn(members)
     return grads, sums, valid_BT.reshape(-1, num_pairs)
 
 

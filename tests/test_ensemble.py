@@ -60,8 +60,7 @@ class Result(NamedTuple):
 def learn(params, inputs):
     """Gradients and sums over all data, novelty of each kind; on a mesh and on one device."""
     params = mesh.vary(params)
-    loss = lambda p: ensemble.loss(MEMBER, p, *inputs, CFG, "jsd")  # noqa: E731
-    grads, sums = jax.grad(loss, has_aux=True)(params)
+    grads, sums = ensemble.gradients(MEMBER, params, *inputs, CFG, "jsd")
     novelty = {
         kind: ensemble.novelty(MEMBER, params, inputs.data, CFG, kind)
         for kind in intrinsic.NOVELTIES
@@ -150,8 +149,7 @@ def test_members_stay_different_while_they_learn_the_same(params):
     def step(state, _):
         members, opt = state
         everything = INPUTS.weight[:K] * 0 + 1
-        loss = lambda p: ensemble.loss(MEMBER, p, *INPUTS[:2], everything, CFG, "jsd")  # noqa: E731
-        grads, sums = jax.grad(loss, has_aux=True)(members)
+        grads, sums = ensemble.gradients(MEMBER, members, *INPUTS[:2], everything, CFG, "jsd")
         members, opt, _ = jax.vmap(partial(optimizer.apply, tx))(grads, opt, members)
         return (members, opt), sums
 
@@ -164,7 +162,9 @@ def test_members_stay_different_while_they_learn_the_same(params):
 
 
 def test_the_loss_of_one_member_has_no_gradient_to_another(params):
-    losses = lambda p: ensemble.loss(MEMBER, p, *real_inputs(), CFG, "jsd")[1].loss  # noqa: E731
+    def losses(p):
+        return ensemble.gradients(MEMBER, p, *real_inputs(), CFG, "jsd")[1].loss
+
     for jacobian in jax.tree.leaves(jax.jit(jax.jacrev(losses))(real(params))):
         size_EE = np.abs(jacobian).reshape(K, K, -1).max(-1)
         assert (np.diag(size_EE) > 0).all()
@@ -227,7 +227,7 @@ def test_a_single_member_finds_nothing_new(params):
     one, cfg = jax.tree.map(lambda x: x[:1], params), EnsembleConfig(1)
     novelty = ensemble.novelty(MEMBER, one, INPUTS.data, cfg, "jsd")
     inputs = INPUTS._replace(weight=INPUTS.weight[:1])
-    _, sums = jax.jit(lambda p: ensemble.loss(MEMBER, p, *inputs, cfg, "jsd"))(one)
+    _, sums = jax.jit(lambda p: ensemble.gradients(MEMBER, p, *inputs, cfg, "jsd"))(one)
     for found in (novelty, sums.novelty):
         np.testing.assert_array_equal(found, np.zeros(N))
     assert sums.loss > 0
