@@ -169,6 +169,13 @@ def test_each_draw_happens_once(monkeypatch):
     assert not repeated, f"drawn twice: {sorted(repeated)[:5]}"
 
 
+def test_no_key_is_consumed_twice_in_a_trace():
+    program = program_on((1, 1))
+    with jax.debug_key_reuse(True):
+        program.init.trace(jnp.uint32(0))
+        program.train.trace(program.shapes(), jnp.int32(1))
+
+
 def test_shares_of_the_advantage_are_each_terms_part_of_its_absolute_sum(single):
     mean = losses_of(single, 1)[1][0]
     sizes = {k: mean[f"task/{k}/advantage"] for k in ("extrinsic", "intrinsic")}

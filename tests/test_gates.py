@@ -1,0 +1,103 @@
+"""The gates' arithmetic: what passes, what is read from a run, and where it goes on."""
+
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from tools import calibration, gates, measures
+from tools.gates import Bar, Gate
+
+RNG = np.random.default_rng(0)
+ATLEAST = Gate((), measures.returns, (Bar("return", ">=", 40, 58), Bar("bad", "<=", 2, None)))
+
+
+def figures(value, bad=0.0):
+    return {"return": value, "bad": bad, "minutes": 1.0}
+
+
+def test_every_seed_must_pass():
+    def passed(*values):
+        rows = gates.summary(ATLEAST, {"ours": [figures(v) for v in values]})
+        return rows[0]["passed"], rows[0]["goal_met"]
+
+    assert passed(60, 59, 58) == (True, True)
+    assert passed(60, 59, 40) == (True, False)
+    assert passed(60, 59, 39.9) == (False, False)
+    assert passed(60, 59, float("nan")) == (False, False)
+
+
+def test_the_worst_seed_is_the_one_furthest_from_the_bar():
+    rows = gates.summary(ATLEAST, {"ours": [figures(50, 1), figures(70, 3)]})
+    assert (rows[0]["worst"], rows[1]["worst"]) == (50, 3)
+    assert not rows[1]["passed"]
+
+
+def test_the_interquartile_mean_drops_the_outer_quarters():
+    assert gates.interquartile_mean([0, 1, 2, 3, 4, 5, 6, 700]) == np.mean([2, 3, 4, 5])
+    assert gates.interquartile_mean([1, 2, 6]) == pytest.approx((0.25 * 1 + 2 + 0.25 * 6) / 1.5)
+    assert gates.interquartile_mean([5]) == 5
+
+
+def test_a_seed_that_has_its_result_is_not_run_again(tmp_path, monkeypatch):
+    def never(*args, **kwargs):
+        raise AssertionError("ran")
+
+    monkeypatch.setattr(gates.subprocess, "run", never)
+    (tmp_path / "result.json").write_text(json.dumps(figures(7.0)))
+    assert gates.run_seed(ATLEAST, tmp_path, 0, ()) == figures(7.0)
+    with pytest.raises(AssertionError, match="ran"):
+        gates.run_seed(ATLEAST, tmp_path / "other", 0, ())
+
+
+def test_an_interrupted_run_is_resumed(tmp_path, monkeypatch):
+    commands = []
+    monkeypatch.setattr(gates.subprocess, "run", lambda command, **_: commands.append(command))
+    gate = Gate(gates.task("bandit", 10), lambda run: {"return": 1.0}, ())
+    (tmp_path / "new").mkdir()
+    (tmp_path / "old" / "checkpoints" / "100").mkdir(parents=True)
+    for name in ("new", "old"):
+        gates.run_seed(gate, tmp_path / name, 3, ("--more=1",))
+    assert ["--resume" in command for command in commands] == [False, True]
+    assert all("--seed=3" in command and "--more=1" in command for command in commands)
+
+
+def test_a_gate_that_does_not_exist_is_refused(capsys):
+    assert gates.main(["--gate=cartpol"]) == 2
+    assert "--gate=cartpol is no gate. Use cartpole," in capsys.readouterr().err
+
+
+def test_returns_are_the_last_evaluation(tmp_path):
+    records = [
+        {"env_steps": 10 * i, "seconds": 60.0 * i, "eval/return": value, "eval/random": 2.0}
+        for i, value in enumerate([1.0, 9.0, 5.0])
+    ]
+    records.insert(2, {"env_steps": 15, "seconds": 90.0, "loss/trunk": 1.0})
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
+    found = measures.returns(tmp_path, reach=8)
+    assert (found["return"], found["random"], found["minutes"]) == (5.0, 2.0, 2.0)
+    assert found["steps_to_8"] == 10
+    assert measures.returns(tmp_path, reach=10)["steps_to_10"] == float("inf")
+
+
+def test_deepsea_counts_training_episodes_in_the_order_they_end(tmp_path, monkeypatch):
+    won_TN = np.zeros((150, 2), bool)
+    won_TN[40:, 0] = True
+    won_TN[45:, 1] = True
+    rows = SimpleNamespace(reward=won_TN.astype(float), last=np.ones((150, 2), bool))
+    monkeypatch.setattr(measures, "rows_of", lambda run: rows)
+    monkeypatch.setattr(measures, "returns", lambda run: {})
+    found = measures.deepsea(tmp_path)
+    assert found["episodes"] == 300 and found["last_100"] == 1.0
+    assert found["first_success"] == 81  # episodes 1 to 80 end in the first 40 calls
+    assert won_TN.ravel()[: int(found["solved_after"])][-100:].mean() == 0.9
+
+
+def test_spearman_and_auroc_are_what_their_definitions_say():
+    x, y = RNG.normal(size=40), RNG.normal(size=30) + 1
+    assert calibration.spearman(x, np.exp(x)) == pytest.approx(1.0)
+    assert calibration.spearman(x, -x) == pytest.approx(-1.0)
+    pairs = (y[None] > x[:, None]).mean()
+    assert calibration.auroc(x, y) == pytest.approx(pairs)
+    assert calibration.auroc(np.ones(5), np.ones(7)) == 0.5
