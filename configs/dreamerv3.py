@@ -2,7 +2,8 @@
 
     python launch/main.py --config=configs/dreamerv3.py
 
-Machine: 2 CPU cores. B16, T64, H15, all 1024 states as starts, replay ratio 32. Rate: not measured.
+Machine: 2 CPU cores. B16, T64, H15, all 1024 states as starts, replay ratio 32. Rate:
+2.0 updates/s (2026-11-21, `python tools/bench.py train`).
 """
 
 import ml_collections
