@@ -13,9 +13,10 @@ from matplotlib.figure import Figure
 
 INK, FAINT = "#222222", "#8a8f98"
 BLUE, ORANGE, GREEN, RED, PURPLE = "#2a6fbb", "#e07b39", "#3a9d6e", "#c8443f", "#7d5ba6"
-PALE = ("#f4f1ea", "#cfcabd")
+PALE = "#f4f1ea"
 UNSEEN = "#dcdfe3"
 CYCLE = (BLUE, ORANGE, GREEN, RED, PURPLE, "#4f8f9e", "#b0883b", "#8c5a6e", "#5d6b7d")
+CELLS = (*CYCLE, "#b9bdc4")  # of one-hot cells, by class
 
 STYLE: Any = {
     "font.size": 9,
@@ -314,11 +315,10 @@ def to_rgb(cells: np.ndarray, palette: np.ndarray) -> np.ndarray:
 
 
 def palette_of(cells: np.ndarray) -> np.ndarray:
-    """[C, 3] colours of the classes of one-hot cells; the two most common ones are pale."""
+    """[C, 3] colours of the classes of one-hot cells: always the same, the most common one pale."""
     count = cells.reshape(-1, cells.shape[-1]).sum(0)
-    palette = np.array([mpl.colors.to_rgb(CYCLE[i % len(CYCLE)]) for i in range(len(count))])
-    most = np.argsort(-count, kind="stable")[:2]
-    palette[most] = np.array([mpl.colors.to_rgb(color) for color in PALE])[: len(most)]
+    palette = np.array([mpl.colors.to_rgb(CELLS[i % len(CELLS)]) for i in range(len(count))])
+    palette[count.argmax()] = mpl.colors.to_rgb(PALE)
     return palette
 
 
