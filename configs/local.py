@@ -2,8 +2,8 @@
 
     python launch/main.py
 
-Machine: 2 CPU cores, or one GPU (configs/h200.py fills a large one). Rate: 4.9 updates/s on two quiet
-cores (2026-11-21), 78 environment steps/s: 60k steps in 13 minutes.
+Machine: 2 CPU cores, or one GPU (configs/h200.py fills a large one). Rate: 4.9 updates/s on two
+quiet cores (2026-11-21), 78 environment steps/s: 60k steps in 13 minutes.
 """
 
 import ml_collections

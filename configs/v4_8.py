@@ -3,8 +3,9 @@
     python launch/main.py --config=configs/v4_8.py --workdir=DIR
 
 Where the slice is not there its 4 devices are simulated on the CPU; a quick try of that is
-`--updates=2 --config.replay.slots=256`: 70 s an update on 2 CPU cores, 15 GiB (2026-11-21). An update
-is about 4.5 TFLOP at horizon 8 and 10 at 64. Memory on the slice: 5.0 GiB a device (tools/fit.py).
+`--updates=2 --config.replay.slots=256`: 70 s an update on 2 CPU cores, 15 GiB (2026-11-21). An
+update is about 4.5 TFLOP at horizon 8 and 10 at 64. Memory on the slice: 5.0 GiB a device
+(tools/fit.py).
 Rate on the slice: not measured.
 """
 

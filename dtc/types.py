@@ -104,10 +104,10 @@ class TimeStep(NamedTuple):
     terminated: Array  # [] bool, the episode ended for good: no bootstrap
     truncated: Array  # [] bool, a time limit cut it: bootstrap
     first: Array  # [] bool, obs is the first of an episode
-    cost: Array  # [num_costs] float32
-    action_mask: Array | None  # [A] bool, or None where every action is always allowed
+    cost: Array | np.ndarray = np.zeros(0, np.float32)  # [num_costs] float32
+    action_mask: Array | None = None  # [A] bool, or None where every action is always allowed
     # [] float32 each: amounts of this step, or, named x_fraction, how far the episode has come
-    info: Mapping[str, Array]
+    info: Mapping[str, Array] = {}
 
     @property
     def last(self) -> Array:

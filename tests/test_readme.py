@@ -18,7 +18,7 @@ README = (Path(__file__).parents[1] / "README.md").read_text()
 def corridor():
     """The environment that README.md's example makes."""
     [code] = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    assert len(code.splitlines()) <= 25
+    assert len([line for line in code.splitlines() if line]) <= 20
     names = {}
     exec(code, names)
     return names["corridor"]
