@@ -31,6 +31,7 @@ from tools import measures
 
 ROOT = Path(__file__).resolve().parent.parent
 EPISODES = 50  # of each evaluation
+WIDTH = 160  # columns of a table that goes to a file
 
 Figures = dict[str, float]
 OPS = {">=": operator.ge, "<=": operator.le, "<": operator.lt}
@@ -129,8 +130,11 @@ GATES = {
 def main(argv: Sequence[str]) -> int:
     """Exit status: 0 where every seed meets every `must`, 1 where not, 2 on misuse."""
     args = _parser().parse_args(argv)
+    console = writers.Console()
+    if not console.is_terminal:
+        console.width = WIDTH
     if args.list:
-        writers.Console().print(_listing())
+        console.print(_listing())
         return 0
     names = list(GATES) if args.all else args.gate.split(",")
     unknown = [name for name in names if name not in GATES]
@@ -142,7 +146,7 @@ def main(argv: Sequence[str]) -> int:
         for name in names
     }
     found = {name: summary(GATES[name], result) for name, result in results.items()}
-    writers.Console().print(_table(found))
+    console.print(_table(found))
     if args.json:
         args.json.write_text(json.dumps(found, indent=1) + "\n")
     return 0 if all(row["passed"] for rows in found.values() for row in rows) else 1
