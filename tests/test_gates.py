@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from tests.programs import program_on
 from tools import calibration, gates, measures
 from tools.gates import Bar, Gate
 
@@ -101,3 +102,14 @@ def test_spearman_and_auroc_are_what_their_definitions_say():
     pairs = (y[None] > x[:, None]).mean()
     assert calibration.auroc(x, y) == pytest.approx(pairs)
     assert calibration.auroc(np.ones(5), np.ones(7)) == 0.5
+
+
+def test_the_calibration_s_programs_can_be_traced():
+    program = program_on((1, 1), behaviour__mode="task")
+    fill, learn, score = calibration.make(program, rows=16)
+    shapes = program.shapes()
+    filled = fill.trace(shapes).out_info
+    assert filled.replay.rows.shape == shapes.replay.rows.shape
+    assert learn.trace(shapes).out_info[1].shape == ()
+    steps = program.agent.env.spec.max_steps
+    assert {x.shape for x in score.trace(shapes).out_info} == {(steps, calibration.HELD_OUT)}

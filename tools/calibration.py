@@ -75,15 +75,10 @@ def main(argv: Sequence[str]) -> int:
 
 def calibrate(program: Program, seed: int) -> Figures:
     """The figures of one seed."""
-    a, on = program.agent, program.mesh
-    carrier, one = trainer.specs(a), mesh.REPLICATED
-    shard = partial(trainer.sharded, on=on)
-    learn = shard(partial(_learn, a=a), in_specs=(carrier,), out_specs=(carrier, one), donate=(0,))
-    score = shard(partial(_score, a=a), in_specs=(carrier,), out_specs=mesh.SHARDED_TIME_MAJOR)
+    _, learn, score = make(program, FEW)
 
     def train(rows: int) -> tuple[Carrier, np.ndarray]:
-        fill = shard(partial(_fill, a=a, rows=rows), in_specs=(carrier,), out_specs=carrier)
-        state, novelty = fill(program.init(jnp.uint32(seed))), []
+        state, novelty = make(program, rows)[0](program.init(jnp.uint32(seed))), []
         for _ in range(UPDATES // CHUNK):
             state, mean = learn(state)
             novelty.append(float(mean))
@@ -96,6 +91,17 @@ def calibrate(program: Program, seed: int) -> Figures:
         "novelty_peak": float(repeated.max()),
         "novelty_end": float(repeated[-1]),
     }
+
+
+def make(program: Program, rows: int) -> tuple[Any, Any, Any]:
+    """jit: carrier -> one whose replay holds `rows` rows of walks; -> CHUNK updates; -> Scores."""
+    a, carrier, one = program.agent, trainer.specs(program.agent), mesh.REPLICATED
+    shard = partial(trainer.sharded, on=program.mesh, in_specs=(carrier,))
+    return (
+        shard(partial(_fill, a=a, rows=rows), out_specs=carrier),
+        shard(partial(_learn, a=a), out_specs=(carrier, one), donate=(0,)),
+        shard(partial(_score, a=a), out_specs=mesh.SHARDED_TIME_MAJOR),
+    )
 
 
 def walk(latent: Latent, mask: Array | None, keys: Key) -> Array:
@@ -163,7 +169,7 @@ def _score(carrier: Carrier, a: Agent) -> Scores:
         rssm.encode_batch(a.env.spec, rows.obs, 2),
         before,
         rows.first,
-        rssm.zero_latent(ids.shape[0], a.model, a.precision),
+        mesh.vary(rssm.zero_latent(ids.shape[0], a.model, a.precision)),
         mesh.vary(uniform),
     )
     latent = Latent(seen.deter[:-1].astype(a.precision.compute), seen.ids[:-1])
