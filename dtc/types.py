@@ -114,6 +114,14 @@ class TimeStep(NamedTuple):
         """[] bool: no further step belongs to this episode."""
         return self.terminated | self.truncated
 
+    def silent(self) -> "TimeStep":
+        """The same shown again: it brings no reward and no cost, and begins no episode."""
+        return self._replace(
+            reward=jnp.zeros_like(self.reward),
+            first=jnp.zeros_like(self.first),
+            cost=jnp.zeros_like(self.cost),
+        )
+
 
 class Environment(NamedTuple):
     """One unbatched, pure environment without auto-reset.

@@ -63,16 +63,7 @@ def symbols(bits: Array) -> Array:
 def _silent(shown: TimeStep) -> TimeStep:
     """The base's latest TimeStep shown again: it brings nothing."""
     stays = {k: x if k.endswith("_fraction") else jnp.zeros_like(x) for k, x in shown.info.items()}
-    return TimeStep(
-        obs=shown.obs,
-        reward=jnp.zeros_like(shown.reward),
-        terminated=shown.terminated,
-        truncated=shown.truncated,
-        first=jnp.zeros_like(shown.first),
-        cost=jnp.zeros_like(shown.cost),
-        action_mask=shown.action_mask,
-        info=stays,
-    )
+    return shown.silent()._replace(info=stays)
 
 
 def _timestep(state: NoisyTVState, screen: Array, watched: Array, max_steps: int) -> TimeStep:

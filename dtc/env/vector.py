@@ -91,7 +91,7 @@ def step(
         renewed = _with_resets(root, state, held.last, stepped, env, cfg)
         env_state, timestep = renewed[0], _shown_at_once(held, renewed[1])
     else:
-        env_state, timestep = _where(state.is_over, (state.env, _silent(state.held)), stepped)
+        env_state, timestep = _where(state.is_over, (state.env, state.held.silent()), stepped)
         held = timestep
     is_over_N = timestep.last & (cfg.mode != "same_step")
     return VectorState(env_state, is_over_N, calls_N, state.ids, held), timestep
@@ -149,20 +149,6 @@ def _shown_at_once(ended: TimeStep, renewed: TimeStep) -> TimeStep:
         cost=ended.cost,
         action_mask=renewed.action_mask,
         info=ended.info,
-    )
-
-
-def _silent(timestep: TimeStep) -> TimeStep:
-    """The TimeStep shown again: it brings nothing."""
-    return TimeStep(
-        obs=timestep.obs,
-        reward=jnp.zeros_like(timestep.reward),
-        terminated=timestep.terminated,
-        truncated=timestep.truncated,
-        first=jnp.zeros_like(timestep.first),
-        cost=jnp.zeros_like(timestep.cost),
-        action_mask=timestep.action_mask,
-        info=timestep.info,
     )
 
 
