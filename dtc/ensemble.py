@@ -175,5 +175,5 @@ def gradients(
     if cfg.members <= 1:
         novelty = jnp.zeros(log_p.shape[1] // mesh.axis_size("ensemble"), loss_E.dtype)
     else:
-        novelty = disagreement(jax.lax.stop_gradient(log_p), cfg, kind)
+        novelty = disagreement(log_p, cfg, kind)
     return grads, MemberSums(loss_E, weight_E, novelty)

@@ -129,10 +129,13 @@ def init(seed: Array, a: Agent) -> Carrier:
     return lax.fori_loop(0, rounds, lambda _, c: collect(c, a)[0], carrier)
 
 
-def collect(carrier: Carrier, a: Agent) -> tuple[Carrier, CollectInfo]:
-    """R calls of every environment, written to replay."""
+def collect(
+    carrier: Carrier, a: Agent, policy_fn: collector.PolicyFn | None = None
+) -> tuple[Carrier, CollectInfo]:
+    """R calls of every environment, written to replay; without `policy_fn` the acting one acts."""
     acting = a.policies[0]
-    policy_fn = agent.policy_fn(a, carrier.params.behaviour[acting.name], acting)
+    if policy_fn is None:
+        policy_fn = agent.policy_fn(a, carrier.params.behaviour[acting.name], acting)
     actor, episodes, rows, latents, info = collector.collect(
         carrier.root,
         carrier.actor,

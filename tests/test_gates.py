@@ -3,6 +3,7 @@
 import json
 from types import SimpleNamespace
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -106,9 +107,9 @@ def test_spearman_and_auroc_are_what_their_definitions_say():
 
 def test_the_calibration_s_programs_can_be_traced():
     program = program_on((1, 1), behaviour__mode="task")
-    fill, learn, score = calibration.make(program, rows=16)
+    fill, learn, score = calibration.make(program)
     shapes = program.shapes()
-    filled = fill.trace(shapes).out_info
+    filled = fill.trace(shapes, jnp.int32(16)).out_info
     assert filled.replay.rows.shape == shapes.replay.rows.shape
     assert learn.trace(shapes).out_info[1].shape == ()
     steps = program.agent.env.spec.max_steps

@@ -75,10 +75,10 @@ def main(argv: Sequence[str]) -> int:
 
 def calibrate(program: Program, seed: int) -> Figures:
     """The figures of one seed."""
-    _, learn, score = make(program, FEW)
+    fill, learn, score = make(program)
 
     def train(rows: int) -> tuple[Carrier, np.ndarray]:
-        state, novelty = make(program, rows)[0](program.init(jnp.uint32(seed))), []
+        state, novelty = fill(program.init(jnp.uint32(seed)), jnp.int32(rows)), []
         for _ in range(UPDATES // CHUNK):
             state, mean = learn(state)
             novelty.append(float(mean))
@@ -93,14 +93,14 @@ def calibrate(program: Program, seed: int) -> Figures:
     }
 
 
-def make(program: Program, rows: int) -> tuple[Any, Any, Any]:
-    """jit: carrier -> one whose replay holds `rows` rows of walks; -> CHUNK updates; -> Scores."""
+def make(program: Program) -> tuple[Any, Any, Any]:
+    """jit: (carrier, rows) -> one whose replay holds walks; carrier -> CHUNK updates; -> Scores."""
     a, carrier, one = program.agent, trainer.specs(program.agent), mesh.REPLICATED
-    shard = partial(trainer.sharded, on=program.mesh, in_specs=(carrier,))
+    shard = partial(trainer.sharded, on=program.mesh)
     return (
-        shard(partial(_fill, a=a, rows=rows), out_specs=carrier),
-        shard(partial(_learn, a=a), out_specs=(carrier, one), donate=(0,)),
-        shard(partial(_score, a=a), out_specs=mesh.SHARDED_TIME_MAJOR),
+        shard(partial(_fill, a=a), in_specs=(carrier, one), out_specs=carrier),
+        shard(partial(_learn, a=a), in_specs=(carrier,), out_specs=(carrier, one), donate=(0,)),
+        shard(partial(_score, a=a), in_specs=(carrier,), out_specs=mesh.SHARDED_TIME_MAJOR),
     )
 
 
@@ -109,7 +109,7 @@ def walk(latent: Latent, mask: Array | None, keys: Key) -> Array:
     return jax.vmap(lambda key: jax.random.randint(key, (), 0, COLLECT, jnp.int32))(keys)
 
 
-def _fill(carrier: Carrier, a: Agent, rows: int) -> Carrier:
+def _fill(carrier: Carrier, rows: Array, a: Agent) -> Carrier:
     """The carrier with nothing in its replay but `rows` rows of walks."""
     num_local = a.num_envs // mesh.num_devices()
     actor = collector.init(
@@ -117,23 +117,9 @@ def _fill(carrier: Carrier, a: Agent, rows: int) -> Carrier:
     )
     empty = replay.init(num_local, a.replay, a.codecs)
 
-    def body(_: Array, c: Carrier) -> Carrier:
-        actor, episodes, more, latents, _info = collector.collect(
-            c.root,
-            c.actor,
-            c.episodes,
-            c.params.trunk,
-            walk,
-            a.env,
-            a.trunk,
-            a.vector,
-            a.collect_steps,
-        )
-        stored = replay.add(c.replay, more, latents, a.replay, a.codecs)
-        return c._replace(actor=actor, episodes=episodes, replay=stored)
-
     start = carrier._replace(actor=actor, replay=empty)
-    return lax.fori_loop(0, rows // a.collect_steps, body, start)
+    rounds = rows // a.collect_steps
+    return lax.fori_loop(0, rounds, lambda _, c: trainer.collect(c, a, walk)[0], start)
 
 
 def _learn(carrier: Carrier, a: Agent) -> tuple[Carrier, Array]:
