@@ -23,7 +23,9 @@ def get_config() -> ml_collections.ConfigDict:
     config.replay.update(slots=4096, batch=256, length=64, frontier=1024)
     config.model.update(deter=1024, groups=32, classes=32, hidden=512, units=512, depth=32)
     config.dream.update(starts=1024, horizons=(8, 16, 32, 64))
-    config.optimizer.update(model_lr=3e-4, member_lr=3e-4, behaviour_lr=1e-4, warmup=1000)
+    config.optimizer.update(
+        model_lr=3e-4, member_lr=3e-4, actor_lr=1e-4, critic_lr=1e-4, warmup=1000
+    )
     config.run.update(
         steps=10_000_000,
         prefill=128,

@@ -14,7 +14,7 @@ from dtc.actor_critic import Policy
 from dtc.agent import Agent, Params
 from dtc.collector import ActorState, ActPurposes
 from dtc.env import vector
-from dtc.numerics import accum, symexp
+from dtc.numerics import accum
 from dtc.trainer import sharded, specs
 from dtc.types import Array, Key, Latent, Purpose, PyTree, Row, TimeStep
 
@@ -230,12 +230,8 @@ def dream_episode(root: Key, params: Params, index: Array, a: Agent, context: in
     start = jax.tree.map(lambda x: x[0], trace.latents)
     _, latents = lax.scan(body, mesh.vary(start), (times, trace.latents, actions))
     feature = a.feature(latents)
-    decoded = a.trunk.apply({"params": params.trunk}, feature, method="decode")
+    predicted = rssm.decode(a.trunk, params.trunk, feature)
     seen = rssm.encode_batch(a.env.spec, trace.rows.obs, 2)
-    predicted = {
-        name: symexp(x) if len(shape) == 1 else jax.nn.softmax(x)
-        for (name, shape), x in ((item, decoded[item[0]]) for item in a.trunk.encoded)
-    }
     flat = lambda x: accum(x).reshape(*x.shape[:2], -1)  # noqa: E731
     error = jnp.concatenate([jnp.abs(flat(predicted[k]) - flat(seen[k])) for k in seen], -1).mean(
         -1

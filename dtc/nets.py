@@ -25,7 +25,7 @@ class Precision(NamedTuple):
     param: Any = jnp.float32  # parameters, optimiser moments and everything accumulated
 
 
-def _trailing(weight: Array, like: Array) -> Array:
+def trailing(weight: Array, like: Array) -> Array:
     """`weight` with leading unit dims so that it broadcasts against `like`."""
     return weight.reshape((1,) * (like.ndim - weight.ndim) + weight.shape)
 
@@ -61,7 +61,7 @@ class Dense(nn.Module):
         y = accum(x.astype(compute) @ kernel.astype(compute))
         if self.use_bias:
             bias = self.param("bias", self.bias_init, (self.features,), param)
-            y = y + _trailing(bias, y)
+            y = y + trailing(bias, y)
         return y if self.logits else y.astype(compute)
 
 
@@ -87,7 +87,7 @@ class BlockDense(nn.Module):
         kernels = jnp.split(kernel.astype(compute), self.parts, -1)
         parts = [accum(matmul(x_gi, k)).reshape(*x.shape[:-1], -1) for k in kernels]
         biases = jnp.split(bias, self.parts)
-        parts = [y + _trailing(b, y) for y, b in zip(parts, biases, strict=True)]
+        parts = [y + trailing(b, y) for y, b in zip(parts, biases, strict=True)]
         return jnp.concatenate(parts, -1)
 
 
@@ -102,7 +102,7 @@ class NormAct(nn.Module):
         scale = self.param("scale", nn.initializers.ones, (x.shape[-1],), param)
         y = accum(x)
         y = y * jax.lax.rsqrt(jnp.mean(jnp.square(y), -1, keepdims=True) + 1e-4)
-        return nn.silu((y * _trailing(scale, y)).astype(compute))
+        return nn.silu((y * trailing(scale, y)).astype(compute))
 
 
 class MLP(nn.Module):

@@ -22,7 +22,8 @@ class OptimizerConfig:
 
     model_lr: float = 3e-4  # trunk
     member_lr: float = 3e-4  # transition members
-    behaviour_lr: float = 3e-4  # actors and critics
+    actor_lr: float = 3e-4
+    critic_lr: float = 3e-4  # of critics and salience
     warmup: int = 100  # updates of linear warm-up of trunk and members, 0: none
     behaviour_warmup: int = 1000  # the same of actors and critics: longer, see BUILD.md
     agc: float = 0.3  # largest gradient norm of a tensor, in norms of that tensor
@@ -32,7 +33,7 @@ class OptimizerConfig:
     eps: float = 1e-20  # added to the mean square, so gradients below its root are not scaled up
 
     def __post_init__(self) -> None:
-        for name in ("model_lr", "member_lr", "behaviour_lr", "agc", "agc_floor", "eps"):
+        for name in ("model_lr", "member_lr", "actor_lr", "critic_lr", "agc", "agc_floor", "eps"):
             value = getattr(self, name)
             if not 0 < value < math.inf:
                 raise ValueError(f"optimizer.{name}={value} must be positive and finite.")
@@ -89,6 +90,20 @@ def make(
         # count + 1: with the count alone the first update would be zero.
         optax.scale_by_learning_rate(lambda count: lr * jnp.minimum(1.0, (count + 1) / warmup)),
     )
+
+
+def make_behaviour(cfg: OptimizerConfig) -> optax.GradientTransformation:
+    """The optimiser of {policy: {network: ...}}: `actor` at its own rate, the rest at critic_lr."""
+    slower = cfg.actor_lr / cfg.critic_lr
+
+    def scale(updates: PyTree) -> PyTree:
+        return {
+            policy: networks | {"actor": jax.tree.map(lambda x: slower * x, networks["actor"])}
+            for policy, networks in updates.items()
+        }
+
+    tx = make(cfg.critic_lr, cfg, cfg.behaviour_warmup)
+    return optax.chain(tx, optax.stateless(lambda updates, _: scale(updates)))
 
 
 def apply(

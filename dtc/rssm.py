@@ -6,6 +6,10 @@ The mathematics is DreamerV3's (Hafner et al. 2023, arXiv:2301.04104, "World mod
     o_t, r_t, c_t ~ heads(h_t, z_t)
 
 with z of S categorical groups of C classes. Sequences are time-major here: [T, B, ...].
+
+Real vectors are standardised by running moments of what is replayed before networks and losses see
+them: an angle of 0.1 rad would be lost beside a speed of 3 m/s. The moments lie among the trunk's
+parameters, `scales`, have no gradient, and are averaged over the mesh with the gradients.
 """
 
 from collections.abc import Mapping
@@ -18,8 +22,19 @@ import jax.numpy as jnp
 from jax import lax
 
 from dtc import distributions as dist
-from dtc.nets import MLP, BlockDense, Decoder, Dense, Encoder, Head, NormAct, Precision, twohot_head
-from dtc.numerics import accum, symlog
+from dtc.nets import (
+    MLP,
+    BlockDense,
+    Decoder,
+    Dense,
+    Encoder,
+    Head,
+    NormAct,
+    Precision,
+    trailing,
+    twohot_head,
+)
+from dtc.numerics import accum, symexp, symlog
 from dtc.types import Array, EnvSpec, Latent, PyTree, Row
 
 
@@ -41,13 +56,18 @@ class RSSMConfig:
     posterior_layers: int = 1
     head_layers: int = 1  # reward, continue and mask heads
     unimix: float = 0.01  # share of the uniform distribution in every categorical
-    free_nats: float = 1.0  # KL below this many nats gives no gradient
+    dyn_free_nats: float = 1.0  # KL below this many nats trains no prior
+    rep_free_nats: float = 1.0  # and no posterior
     dyn_scale: float = 1.0  # KL that trains the prior
     rep_scale: float = 0.1  # KL that trains the posterior
     value_scale: float = 0.3  # replay-value loss
     value_grad: bool = True  # the replay-value loss shapes the trunk
+    standardise: bool = True  # vector observations, by running moments; DreamerV3 does not
     bins: int = 255  # of the two-hot distributions
 
+
+SCALE_RATE = 1e-3  # EMA rate of the moments, an update; faster at the start
+MIN_STD = 1e-3  # of a dim of an observation: a constant one stays finite
 
 # Initial scale of the posterior's logits. At 1 the first codes are close to uniform noise and the
 # decoder learns to ignore them; at 4 they are nearly a hash of the observation from the start.
@@ -179,7 +199,7 @@ class Trunk(nn.Module):
         return self.reward(feature), self.cont(feature)[..., 0], mask
 
     def decode(self, feature: Array) -> dict[str, Array]:
-        """Mean (symlog) or logits of every leaf of the encoded observation."""
+        """Mean (symlog, standardised) or logits of every leaf of the encoded observation."""
         return self.decoder(feature)
 
     def everything(self, obs: Mapping[str, Array], action: Array, stoch: Array) -> None:
@@ -219,7 +239,63 @@ def init(key: Array, trunk: Trunk) -> PyTree:
     obs = {name: jnp.zeros((1, *shape)) for name, shape in trunk.encoded}
     action = jnp.zeros((1, trunk.num_actions))
     stoch = jnp.zeros((1, trunk.cfg.groups * trunk.cfg.classes))
-    return trunk.init(key, obs, action, stoch, method="everything")["params"]
+    params = trunk.init(key, obs, action, stoch, method="everything")["params"]
+    wide = trunk.precision.param
+    vectors = {name: shape for name, shape in trunk.encoded if len(shape) == 1}
+    scales = {name: Scale(jnp.zeros(n, wide), jnp.ones(n, wide)) for name, n in vectors.items()}
+    return params | {"scales": scales if trunk.cfg.standardise else {}}
+
+
+class Scale(NamedTuple):
+    """Running moments of a vector observation; the same of a batch, see `deviations`."""
+
+    mean: Array  # [n]
+    var: Array  # [n]
+
+    @property
+    def std(self) -> Array:
+        """[n] what deviations are divided by."""
+        return jnp.maximum(jnp.sqrt(self.var), MIN_STD)
+
+
+def standardise(params: PyTree, obs: Mapping[str, Array]) -> dict[str, Array]:
+    """Observations with (x - mean) / std in place of vectors; no gradient to the moments."""
+
+    def one(x: Array, scale: Scale) -> Array:
+        return (x - trailing(scale.mean, x)) / trailing(scale.std, x)
+
+    scales = lax.stop_gradient(params["scales"])
+    return {**obs, **{name: one(accum(obs[name]), scale) for name, scale in scales.items()}}
+
+
+def deviations(params: PyTree, obs: Mapping[str, Array]) -> dict[str, Scale]:
+    """Mean and mean square, over [T, B], of the deviations from the running means."""
+
+    def one(x: Array, mean: Array) -> Scale:
+        away = accum(x) - trailing(mean, x)
+        return Scale(away.mean((0, 1)), jnp.square(away).mean((0, 1)))
+
+    return {name: one(obs[name], scale.mean) for name, scale in params["scales"].items()}
+
+
+def follow(
+    scales: Mapping[str, Scale], away: Mapping[str, Scale], update: Array
+) -> dict[str, Scale]:
+    """The moments after one more batch: those of a mixture of what was seen before and the batch.
+
+    Args:
+      away: `deviations` averaged over the mesh.
+      update: [] int32, how many updates came before.
+    """
+    rate = jnp.maximum(SCALE_RATE, 1 / (update + 1))
+
+    def one(old: Scale, new: Scale) -> Scale:
+        within = new.var - jnp.square(new.mean)  # variance of the batch
+        between = rate * (1 - rate) * jnp.square(new.mean)
+        var = (1 - rate) * old.var + rate * jnp.maximum(within, 0) + between
+        return Scale(old.mean + rate * new.mean, var)
+
+    return {name: one(scale, away[name]) for name, scale in scales.items()}
 
 
 def join(deter: Array, stoch: Array, precision: Precision) -> Array:
@@ -263,6 +339,7 @@ def observe_step(
     uniform_BS: Array,
 ) -> Latent:
     """The posterior latent of one encoded observation; `first` forgets latent and action."""
+    obs = standardise(params, obs)
     keep_B1 = ~first_B[:, None]
     tokens_BF, action_BF = trunk.apply(
         {"params": params}, obs, jnp.where(keep_B1, action_BA, 0.0), method="embed"
@@ -315,7 +392,7 @@ def observe(
       context: latent at row 0, [B, ...].
       uniform_TBS: the draws of z_t.
     """
-    cfg = trunk.cfg
+    cfg, obs = trunk.cfg, standardise(params, obs)
     keep_TB1 = ~first_TB[..., None]
     tokens_TBF, embedded_TBF = trunk.apply(
         {"params": params}, obs, jnp.where(keep_TB1, action_TBA, 0.0), method="embed"
@@ -357,22 +434,34 @@ def losses(
 ) -> dict[str, Array]:
     """Each loss term [T, B], unscaled: dyn, rep, reward, cont, (mask) and one a leaf of obs.
 
-    dyn = max(free, KL(sg q || p)),  rep = max(free, KL(q || sg p)), nats summed over groups.
+    dyn = max(free, KL(sg q || p)),  rep = max(free', KL(q || sg p)), nats summed over groups.
     """
     cfg, sg = trunk.cfg, lax.stop_gradient
     feat = join(seen.deter, seen.stoch, trunk.precision)
     reward, cont, mask = trunk.apply({"params": params}, feat, method="heads")
     out = {
-        "dyn": kl(sg(seen.log_post), seen.log_prior, cfg.free_nats),
-        "rep": kl(seen.log_post, sg(seen.log_prior), cfg.free_nats),
+        "dyn": kl(sg(seen.log_post), seen.log_prior, cfg.dyn_free_nats),
+        "rep": kl(seen.log_post, sg(seen.log_prior), cfg.rep_free_nats),
         "reward": dist.twohot_loss(reward, rows.reward, dist.twohot_bins(cfg.bins)),
         "cont": -dist.bernoulli_log_prob(cont, ~rows.terminated),
     }
     if mask is not None and rows.action_mask is not None:
         out["mask"] = -dist.bernoulli_log_prob(mask, rows.action_mask).sum(-1)
     decoded = trunk.apply({"params": params}, feat, method="decode")
+    target = standardise(params, obs)
     for name, shape in trunk.encoded:
-        out[f"obs/{name}"] = reconstruction(decoded[name], accum(obs[name]), len(shape))
+        out[f"obs/{name}"] = reconstruction(decoded[name], accum(target[name]), len(shape))
+    return out
+
+
+def decode(trunk: Trunk, params: PyTree, feature: Array) -> dict[str, Array]:
+    """What an encoded observation is expected to be: mean of vectors, probabilities of classes."""
+    decoded = trunk.apply({"params": params}, feature, method="decode")
+    vectors = {name for name, shape in trunk.encoded if len(shape) == 1}
+    out = {k: symexp(x) if k in vectors else jax.nn.softmax(x) for k, x in decoded.items()}
+    for name, scale in params["scales"].items():
+        x = out[name]
+        out[name] = x * trailing(scale.std, x) + trailing(scale.mean, x)
     return out
 
 

@@ -92,7 +92,7 @@ def optimizers(a: Agent) -> OptState:
     return OptState(
         trunk=optimizer.make(cfg.model_lr, cfg),
         members=optimizer.make(cfg.member_lr, cfg),
-        behaviour=optimizer.make(cfg.behaviour_lr, cfg, cfg.behaviour_warmup),
+        behaviour=optimizer.make_behaviour(cfg),
     )
 
 
@@ -351,7 +351,7 @@ def replay_value_gradients(
 class Gradients(NamedTuple):
     """Raw gradients of the global mean losses, equal on every mesh."""
 
-    trunk: PyTree
+    trunk: PyTree  # of `scales` the batch's deviations
     members: PyTree  # [E, ...]
     behaviour: dict[str, PyTree]
 
@@ -400,6 +400,7 @@ def gradients(carrier: Carrier, a: Agent) -> tuple[Gradients, UpdateInfo]:
     (trunk,) = pull_back((one, share * deter_grad, share * stoch_grad))
     scalars |= member_scalars(sums, valid, batch) | latent_scalars(seen)
     scalars["health/finite"] = finite_share((trunk, members, behaviour))
+    trunk |= {"scales": rssm.deviations(params.trunk, batch.obs)}
     grads = reduce_gradients(trunk, behaviour, members, sums.weight)
     return grads, UpdateInfo(seen, batch, scales, scalars)
 
@@ -496,9 +497,12 @@ def ratios(scalars: Scalars, a: Agent) -> tuple[Scalars, Array]:
 def apply_gradients(
     carrier: Carrier, grads: Gradients, a: Agent
 ) -> tuple[Params, OptState, Scalars]:
-    """Clips and steps trunk, behaviour and, each on its own, the members."""
+    """Clips and steps trunk, behaviour and, each on its own, the members; moves the scales."""
     tx, params, opt = optimizers(a), carrier.params, carrier.opt
-    trunk, trunk_opt, trunk_info = optimizer.apply(tx.trunk, grads.trunk, opt.trunk, params.trunk)
+    scales = rssm.follow(params.trunk["scales"], grads.trunk["scales"], carrier.update)
+    still = grads.trunk | {"scales": jax.tree.map(jnp.zeros_like, scales)}
+    trunk, trunk_opt, trunk_info = optimizer.apply(tx.trunk, still, opt.trunk, params.trunk)
+    trunk |= {"scales": scales}
     behaviour, behaviour_opt, behaviour_info = optimizer.apply(
         tx.behaviour, grads.behaviour, opt.behaviour, params.behaviour
     )

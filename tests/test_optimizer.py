@@ -1,4 +1,4 @@
-import functools
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -102,12 +102,10 @@ def test_stacked_members_are_updated_as_if_alone():
     members = [tree() for _ in range(3)]
     grads = [jax.tree.map(lambda g, k=k: 10.0**k * g, tree()) for k in range(3)]
     tx = optimizer.make(1e-2, OptimizerConfig())
-    stack = functools.partial(jax.tree.map, lambda *x: jnp.stack(x))
+    stack = partial(jax.tree.map, lambda *x: jnp.stack(x))
     params_E, grads_E = stack(*members), stack(*grads)
     state_E = jax.vmap(tx.init)(params_E)
-    after_E, _, info_E = jax.vmap(functools.partial(optimizer.apply, tx))(
-        grads_E, state_E, params_E
-    )
+    after_E, _, info_E = jax.vmap(partial(optimizer.apply, tx))(grads_E, state_E, params_E)
     alone_E = stack(*(run([g], p, OptimizerConfig()) for g, p in zip(grads, members, strict=True)))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), after_E, alone_E)
     assert info_E.grad_norm.shape == (3,)
@@ -148,3 +146,25 @@ def test_info_holds_the_norms_of_gradient_and_step():
 def test_impossible_settings_are_refused_by_name(setting):
     with pytest.raises(ValueError, match=f"optimizer.{next(iter(setting))}="):
         OptimizerConfig(**setting)
+
+
+def test_actors_move_at_their_own_rate_and_all_other_networks_at_the_critics():
+    policies = {
+        "task": {"actor": tree(), "critic_extrinsic": tree()},
+        "explore": {"actor": tree(), "salience": tree()},
+    }
+    grads = jax.tree.map(jnp.ones_like, policies)
+
+    def moved(cfg):
+        tx = optimizer.make_behaviour(cfg)
+        new, _, _ = optimizer.apply(tx, grads, tx.init(policies), policies)
+        return jax.tree.map(jnp.subtract, new, policies)
+
+    same = moved(OptimizerConfig(actor_lr=1e-2, critic_lr=1e-2, behaviour_warmup=4))
+    ours = moved(OptimizerConfig(actor_lr=1e-3, critic_lr=1e-2, behaviour_warmup=4))
+    for policy, networks in same.items():
+        for name, x in networks.items():
+            expected = jax.tree.map(partial(jnp.multiply, 0.1 if name == "actor" else 1.0), x)
+            jax.tree.map(
+                partial(np.testing.assert_allclose, rtol=1e-4), ours[policy][name], expected
+            )

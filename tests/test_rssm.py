@@ -1,3 +1,4 @@
+from dataclasses import replace
 from typing import NamedTuple
 
 import jax
@@ -35,6 +36,9 @@ def normal(*shape):
 def classes(*shape):
     """Random one-hot vectors over the last dim."""
     return np.eye(shape[-1], dtype=np.float32)[RNG.integers(shape[-1], size=shape[:-1])]
+
+
+SCALE = rssm.Scale(normal(5), 0.5 + RNG.random(5).astype(np.float32))
 
 
 class Sequence(NamedTuple):
@@ -76,7 +80,8 @@ def params():
     rng = np.random.default_rng(0)
     shapes = jax.eval_shape(lambda: rssm.init(jax.random.key(0), TRUNK))
     draw = lambda x: 0.1 + 2 * rng.normal(size=x.shape) / np.sqrt(x.shape[-2:][0])  # noqa: E731
-    return jax.tree.map(lambda x: draw(x).astype(np.float32), shapes)
+    drawn = jax.tree.map(lambda x: draw(x).astype(np.float32), shapes)
+    return drawn | {"scales": {"vector": SCALE}}
 
 
 @pytest.fixture(scope="module")
@@ -323,10 +328,54 @@ def test_the_mask_loss_is_the_summed_binary_cross_entropy(terms, outputs):
     np.testing.assert_allclose(terms["mask"], theirs, rtol=1e-4)
 
 
-def test_a_vectors_loss_is_the_squared_symlog_error(terms, outputs):
-    x = SEQUENCE.obs["vector"]
+def test_a_vectors_loss_is_the_squared_symlog_error_in_standard_deviations(terms, outputs):
+    x = (SEQUENCE.obs["vector"] - SCALE.mean) / np.sqrt(SCALE.var)
     theirs = ((outputs[1]["vector"] - np.sign(x) * np.log1p(np.abs(x))) ** 2).sum(-1)
     np.testing.assert_allclose(terms["obs/vector"], theirs, rtol=1e-4)
+
+
+def test_the_unit_of_a_vector_changes_nothing_that_is_seen_or_learned(observe, params, seen, terms):
+    unit, origin = np.float32(100), np.float32(7)
+    obs = SEQUENCE.obs | {"vector": unit * SEQUENCE.obs["vector"] + origin}
+    scale = rssm.Scale(unit * SCALE.mean + origin, unit**2 * SCALE.var)
+    other = params | {"scales": {"vector": scale}}
+    assert_same(observe(other, SEQUENCE._replace(obs=obs)), seen, rtol=1e-3)
+    loss = jax.jit(lambda *x: rssm.losses(TRUNK, other, *x))(seen, obs, ROWS)["obs/vector"]
+    np.testing.assert_allclose(loss, terms["obs/vector"], rtol=1e-3)
+
+
+def test_what_is_decoded_has_the_unit_of_the_observation(params, seen, outputs):
+    feat = rssm.join(seen.deter, seen.stoch, Precision())
+    decoded = jax.jit(lambda x: rssm.decode(TRUNK, params, x))(feat)
+    y = outputs[1]["vector"]
+    symexp = np.sign(y) * np.expm1(np.abs(y))
+    theirs = SCALE.mean + np.sqrt(SCALE.var) * symexp
+    np.testing.assert_allclose(decoded["vector"], theirs, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(decoded["grid"].sum(-1), 1, rtol=1e-5)
+
+
+@pytest.mark.parametrize("batches", [1, 2, 7])
+def test_the_moments_are_those_of_all_that_was_seen(batches):
+    x_NTB = (3 + RNG.normal(size=(batches, T, B, 5)) * 10.0 ** -np.arange(5)).astype(np.float32)
+    scales = {"vector": rssm.Scale(jnp.zeros(5), jnp.ones(5))}
+    for i, x_TB in enumerate(x_NTB):
+        away = rssm.deviations({"scales": scales}, {"vector": x_TB})
+        scales = rssm.follow(scales, away, jnp.int32(i))
+    flat = x_NTB.reshape(-1, 5).astype(np.float64)
+    np.testing.assert_allclose(scales["vector"].mean, flat.mean(0), rtol=1e-5)
+    np.testing.assert_allclose(scales["vector"].var, flat.var(0), rtol=1e-3, atol=3e-6)
+
+
+def test_a_dim_that_never_changes_stays_finite(params):
+    scales = {"vector": rssm.Scale(jnp.full(5, 2.0), jnp.zeros(5))}
+    seen = rssm.standardise(params | {"scales": scales}, {"vector": jnp.full((1, 5), 2.0)})
+    np.testing.assert_array_equal(seen["vector"], np.zeros((1, 5)))
+
+
+def test_dreamerv3_sees_vectors_as_they_are():
+    plain = rssm.make_trunk(replace(CFG, standardise=False), SPEC, Precision())
+    scales = jax.eval_shape(lambda: rssm.init(jax.random.key(0), plain))["scales"]
+    assert scales == {} and rssm.standardise({"scales": {}}, SEQUENCE.obs) == SEQUENCE.obs
 
 
 @pytest.mark.parametrize("name", ["grid", "tags"])

@@ -31,6 +31,7 @@ from tools import measures
 
 ROOT = Path(__file__).resolve().parent.parent
 EPISODES = 50  # of each evaluation
+RANDOM = {"return": "random"}  # what a figure of the random policy is called, if not random_...
 WIDTH = 160  # columns of a table that goes to a file
 
 Figures = dict[str, float]
@@ -242,7 +243,9 @@ def summary(gate: Gate, results: dict[str, list[Figures]]) -> list[dict[str, Any
                 "seeds": values,
                 "worst": min(values) if bar.op == ">=" else max(values),
                 "interquartile_mean": interquartile_mean(values),
-                "random": ours[0].get("random") if bar.figure == "return" else None,
+                "random": ours[0].get(
+                    "random" if bar.figure == "return" else f"random_{bar.figure}"
+                ),
                 "controls": {k: [f[bar.figure] for f in v] for k, v in results.items()},
                 "minutes": max(found["minutes"] for found in ours),
                 "passed": _reaches(values, bar.op, bar.must),

@@ -4,12 +4,13 @@ import json
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from dtc import config, replay
-from dtc.env import catalog
+from dtc.env import catalog, vector
 from dtc.env import keydoor as rooms
-from dtc.types import Row
+from dtc.types import Environment, Key, Row, TimeStep
 from launch import saved, writers
 
 Figures = dict[str, float]
@@ -62,9 +63,26 @@ def deepsea(run: Path) -> Figures:
 
 
 def keydoor(run: Path) -> Figures:
-    """Share of the reachable (cell, key, door) states that the run has seen."""
-    seen = np.unique(np.asarray(rooms.state_id(rows_of(run).obs)))
-    return returns(run) | {"states_seen": len(seen) / float(rooms.reachable().sum())}
+    """Share of the reachable (cell, key, door) states that the run, or a random walk, has seen."""
+    rows = rows_of(run)
+    share = lambda obs: len(np.unique(rooms.state_id(obs))) / rooms.reachable().sum()  # noqa: E731
+    walked = random_walk(rooms.keydoor(), *rows.first.shape)
+    figures = {"states_seen": share(rows.obs), "random_states_seen": share(walked.obs)}
+    return returns(run) | {name: float(x) for name, x in figures.items()}
+
+
+def random_walk(env: Environment, calls: int, num_envs: int) -> TimeStep:
+    """What `calls` calls of each environment under uniform actions bring, [calls, N, ...]."""
+    root = jax.random.key(0)
+    num_actions = env.spec.action.num_classes or 1
+
+    def step(state: vector.VectorState, key: Key) -> tuple[vector.VectorState, TimeStep]:
+        action = jax.random.randint(key, (num_envs,), 0, num_actions)
+        return vector.step(root, state, action, env)
+
+    start, _ = vector.reset(root, jnp.arange(num_envs), env)
+    walk = jax.jit(lambda keys: jax.lax.scan(step, start, keys)[1])
+    return jax.device_get(walk(jax.random.split(jax.random.fold_in(root, 1), calls)))
 
 
 def noisytv(run: Path) -> Figures:
