@@ -29,9 +29,11 @@ class BehaviourConfig:
     mode: str = "mix"  # task | explore (reward-free, a task actor learns on the side) | mix
     layers: int = 3  # of actor and critics
     pool_units: int = 64  # P, width of a salience token; 0: no pooling
-    discount: float = 1 - 1 / 333  # a step
+    discount: float = 1 - 1 / 333  # a step, of extrinsic returns
+    intrinsic_discount: float = 1 - 1 / 333  # of intrinsic returns
     lam: float = 0.95  # of the lambda-returns
-    entropy: float = 3e-4  # weight of the policy's entropy, nats
+    entropy: float = 3e-4  # weight of a policy's entropy, nats
+    explore_entropy: float = 3e-4  # of the reward-free one, which shall cover what is new
     unimix: float = 0.01  # share of the uniform distribution in a categorical policy
     extrinsic_weight: float = 1.0  # w_e
     intrinsic_weight: float = 0.1  # w_i
@@ -49,6 +51,7 @@ class Reward:
 
     name: str  # 'extrinsic' or 'intrinsic': the critic's name too
     weight: float
+    discount: float
     floor: float  # smallest return range that divides the advantage
 
 
@@ -58,16 +61,20 @@ class Policy:
 
     name: str
     rewards: tuple[Reward, ...]
+    entropy: float  # weight
 
 
 def policies(cfg: BehaviourConfig) -> tuple[Policy, ...]:
     """The policies of a mode, the acting one first."""
-    extrinsic = Reward("extrinsic", cfg.extrinsic_weight, cfg.extrinsic_floor)
-    intrinsic = Reward("intrinsic", cfg.intrinsic_weight, cfg.intrinsic_floor)
+    extrinsic = Reward("extrinsic", cfg.extrinsic_weight, cfg.discount, cfg.extrinsic_floor)
+    intrinsic = Reward(
+        "intrinsic", cfg.intrinsic_weight, cfg.intrinsic_discount, cfg.intrinsic_floor
+    )
     if cfg.mode == "mix":
-        return (Policy("task", (extrinsic, intrinsic)),)
-    task = Policy("task", (dataclasses.replace(extrinsic, weight=1.0),))
-    explore = Policy("explore", (dataclasses.replace(intrinsic, weight=1.0),))
+        return (Policy("task", (extrinsic, intrinsic), cfg.entropy),)
+    task = Policy("task", (dataclasses.replace(extrinsic, weight=1.0),), cfg.entropy)
+    alone = dataclasses.replace(intrinsic, weight=1.0)
+    explore = Policy("explore", (alone,), cfg.explore_entropy)
     return (task,) if cfg.mode == "task" else (explore, task)
 
 
@@ -238,7 +245,7 @@ def targets(
     """
     steps_H1 = jnp.arange(cont.shape[0])[:, None]
     valid_Hn = jnp.broadcast_to(steps_H1 < horizon, cont.shape)
-    discount = cfg.discount * jnp.where(valid_Hn, cont, 0.0)
+    cont = jnp.where(valid_Hn, cont, 0.0)
     out: dict[str, Array] = {}
     info: dict[str, Array] = {}
     parts: dict[str, Array] = {}
@@ -249,7 +256,7 @@ def targets(
             lambda r, c, v: returns.lambda_returns(r, c, v, cfg.lam, horizon),
             in_axes=1,
             out_axes=1,
-        )(dreamed_reward[name], discount, value_tp1[name])
+        )(dreamed_reward[name], kind.discount * cont, value_tp1[name])
         scale, sizes = _scale(ret, horizon, scales[name], update, cfg)
         value_t = jnp.concatenate([value_0[name][None], value_tp1[name][:-1]])
         weight = kind.weight * (1.0 - boredom if name == "intrinsic" else 1.0)
@@ -263,7 +270,8 @@ def targets(
         info[f"{name}/value"] = _valid_mean(jnp.where(valid_Hn, value_t, 0.0), horizon)
     for name, part in parts.items():
         info[f"{name}/advantage"] = _valid_mean(jnp.abs(part), horizon)
-    alive = jnp.cumprod(jnp.concatenate([alive_0[None], discount[:-1]]), 0)
+    discount = max(kind.discount for kind in policy.rewards)
+    alive = jnp.cumprod(jnp.concatenate([alive_0[None], discount * cont[:-1]]), 0)
     weight = jnp.where(valid_Hn, alive, 0.0)
     advantage = jnp.stack(list(parts.values())).sum(0)
     return Targets(out, advantage, weight), new_scales, info

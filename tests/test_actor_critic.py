@@ -15,7 +15,16 @@ from dtc.types import ArraySpec, EnvSpec, Latent
 RNG = np.random.default_rng(0)
 H, N, A = 6, 4, 3
 D, S, C, BINS = 8, 3, 4, 41
-CFG = BehaviourConfig(layers=1, pool_units=5, entropy=0.02, intrinsic_weight=0.5, discount=0.95)
+CFG = BehaviourConfig(
+    layers=1,
+    pool_units=5,
+    entropy=0.02,
+    explore_entropy=0.3,
+    intrinsic_weight=0.5,
+    discount=0.95,
+    intrinsic_discount=0.8,
+)
+DISCOUNTS = {"extrinsic": 0.95, "intrinsic": 0.8}
 (MIX,) = actor_critic.policies(CFG)
 KINDS = ("extrinsic", "intrinsic")
 
@@ -87,10 +96,10 @@ def critic_loss(logits, slow_logits, target):
     return cross_entropy(logits, target) + cross_entropy(logits, (p * CENTERS).sum(-1))
 
 
-def returns_loop(reward, cont, value):
+def returns_loop(reward, cont, value, discount):
     result, later = np.zeros(reward.shape), value[-1]
     for t in reversed(range(len(reward))):
-        later = reward[t] + CFG.discount * cont[t] * ((1 - CFG.lam) * value[t] + CFG.lam * later)
+        later = reward[t] + discount * cont[t] * ((1 - CFG.lam) * value[t] + CFG.lam * later)
         result[t] = later
     return result
 
@@ -108,6 +117,9 @@ def test_each_mode_has_its_policies_with_the_acting_one_first(mode, expected):
     weights = {p.name: {r.name: r.weight for r in p.rewards} for p in found}
     assert list(weights) == list(expected) and weights == expected
     assert {r.floor for p in found for r in p.rewards if r.name == "extrinsic"} == {1.0}
+    assert {p.name: p.entropy for p in found} == dict.fromkeys(expected, 0.02) | (
+        {"explore": 0.3} if mode == "explore" else {}
+    )
 
 
 # Targets
@@ -161,7 +173,10 @@ def short(problem, horizon):
 
 def numpy_targets(p):
     """(returns, advantage, weight, scales) of a whole problem."""
-    ret = {name: returns_loop(p.reward[name], p.cont, p.value_tp1[name]) for name in KINDS}
+    ret = {
+        name: returns_loop(p.reward[name], p.cont, p.value_tp1[name], discount)
+        for name, discount in DISCOUNTS.items()
+    }
     rate = max(CFG.return_rate, 1 / (p.update + 1))
     advantage, scales = np.zeros(p.cont.shape), {}
     for name, weight, floor in (

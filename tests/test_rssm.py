@@ -183,7 +183,8 @@ def test_prior_and_posterior_are_mlps_with_unimix(params, seen):
     p = params["prior"]
     logits = one_layer(p["MLP_0"], seen.deter) @ p["Dense_0"]["kernel"] + p["Dense_0"]["bias"]
     assert_same(seen.log_prior, log_mixed_softmax(logits.reshape(T, B, S, C)), 1e-4)
-    tokens = TRUNK.apply({"params": params}, SEQUENCE.obs, method=lambda m, obs: m.encoder(obs))
+    obs = rssm.standardise(params, SEQUENCE.obs)
+    tokens = TRUNK.apply({"params": params}, obs, method=lambda m, obs: m.encoder(obs))
     p = params["posterior"]
     x = seen.deter @ p["from_deter"]["kernel"] + p["from_deter"]["bias"]
     x = norm_act(p["mix"], x + np.asarray(tokens) @ p["from_tokens"]["kernel"])
@@ -434,8 +435,9 @@ def gradient():
     return jax.jit(jax.grad(loss, (0, 1)))
 
 
-def test_the_loss_reaches_every_parameter(gradient, params):
+def test_the_loss_reaches_every_parameter_but_the_scales(gradient, params):
     grads, _ = gradient(params, SEQUENCE.obs["vector"], SEQUENCE.first, np.ones(T))
+    assert not any(np.any(g) for g in jax.tree.leaves(grads.pop("scales")))
     dead = [path for path, g in jax.tree.leaves_with_path(grads) if not np.abs(g).max() > 0]
     assert not dead and all(np.isfinite(g).all() for g in jax.tree.leaves(grads))
 
