@@ -86,6 +86,7 @@ def get_config() -> ml_collections.ConfigDict:
                 model_lr=3e-4,
                 member_lr=3e-4,
                 actor_lr=3e-4,
+                explore_lr=3e-4,
                 critic_lr=3e-4,
                 warmup=100,
                 behaviour_warmup=1000,

@@ -24,7 +24,7 @@ def get_config() -> ml_collections.ConfigDict:
     config.model.update(deter=1024, groups=32, classes=32, hidden=512, units=512, depth=32)
     config.dream.update(starts=1024, horizons=(8, 16, 32, 64))
     config.optimizer.update(
-        model_lr=3e-4, member_lr=3e-4, actor_lr=1e-4, critic_lr=1e-4, warmup=1000
+        model_lr=3e-4, member_lr=3e-4, actor_lr=1e-4, explore_lr=1e-4, critic_lr=1e-4, warmup=1000
     )
     config.run.update(
         steps=10_000_000,

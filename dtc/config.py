@@ -211,6 +211,7 @@ RANGES = {  # every number of the configuration, elements of tuples alike
     "optimizer.model_lr": POSITIVE,
     "optimizer.member_lr": POSITIVE,
     "optimizer.actor_lr": POSITIVE,
+    "optimizer.explore_lr": POSITIVE,
     "optimizer.critic_lr": POSITIVE,
     "optimizer.warmup": NATURAL,
     "optimizer.behaviour_warmup": NATURAL,

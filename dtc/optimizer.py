@@ -23,6 +23,7 @@ class OptimizerConfig:
     model_lr: float = 3e-4  # trunk
     member_lr: float = 3e-4  # transition members
     actor_lr: float = 3e-4
+    explore_lr: float = 3e-4  # of the reward-free actor: what is new to it changes as it learns
     critic_lr: float = 3e-4  # of critics and salience
     warmup: int = 100  # updates of linear warm-up of trunk and members, 0: none
     behaviour_warmup: int = 1000  # the same of actors and critics: longer, see BUILD.md
@@ -33,7 +34,16 @@ class OptimizerConfig:
     eps: float = 1e-20  # added to the mean square, so gradients below its root are not scaled up
 
     def __post_init__(self) -> None:
-        for name in ("model_lr", "member_lr", "actor_lr", "critic_lr", "agc", "agc_floor", "eps"):
+        for name in (
+            "model_lr",
+            "member_lr",
+            "actor_lr",
+            "explore_lr",
+            "critic_lr",
+            "agc",
+            "agc_floor",
+            "eps",
+        ):
             value = getattr(self, name)
             if not 0 < value < math.inf:
                 raise ValueError(f"optimizer.{name}={value} must be positive and finite.")
@@ -93,17 +103,17 @@ def make(
 
 
 def make_behaviour(cfg: OptimizerConfig) -> optax.GradientTransformation:
-    """The optimiser of {policy: {network: ...}}: `actor` at its own rate, the rest at critic_lr."""
-    slower = cfg.actor_lr / cfg.critic_lr
+    """The optimiser of {policy: {network: ...}}: actors at rates of their own, else critic_lr."""
 
-    def scale(updates: PyTree) -> PyTree:
-        return {
-            policy: networks | {"actor": jax.tree.map(lambda x: slower * x, networks["actor"])}
-            for policy, networks in updates.items()
-        }
+    def scale(policy: str, networks: PyTree) -> PyTree:
+        rate = cfg.explore_lr if policy == "explore" else cfg.actor_lr
+        share = rate / cfg.critic_lr
+        return networks | {"actor": jax.tree.map(lambda x: share * x, networks["actor"])}
 
-    tx = make(cfg.critic_lr, cfg, cfg.behaviour_warmup)
-    return optax.chain(tx, optax.stateless(lambda updates, _: scale(updates)))
+    return optax.chain(
+        make(cfg.critic_lr, cfg, cfg.behaviour_warmup),
+        optax.stateless(lambda updates, _: {name: scale(name, x) for name, x in updates.items()}),
+    )
 
 
 def apply(
