@@ -80,7 +80,8 @@ def policy(latent, mask_NA, keys):
 def params():
     rng = np.random.default_rng(0)
     shapes = jax.eval_shape(lambda: rssm.init(jax.random.key(0), TRUNK))
-    return jax.tree.map(lambda x: rng.normal(size=x.shape).astype(np.float32), shapes)
+    drawn = jax.tree.map(lambda x: rng.normal(size=x.shape).astype(np.float32), shapes)
+    return drawn | {"scales": jax.tree.map(np.exp, drawn["scales"])}
 
 
 class Collected(NamedTuple):
