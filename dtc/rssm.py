@@ -34,7 +34,7 @@ from dtc.nets import (
     trailing,
     twohot_head,
 )
-from dtc.numerics import accum, symexp, symlog
+from dtc.numerics import accum, ema_from_start, symexp, symlog
 from dtc.types import Array, EnvSpec, Latent, PyTree, Row
 
 
@@ -283,17 +283,17 @@ def follow(
 ) -> dict[str, Scale]:
     """The moments after one more batch: those of a mixture of what was seen before and the batch.
 
+    The mean square about the old mean, less the square of how far the mean moved, is the variance.
+
     Args:
       away: `deviations` averaged over the mesh.
       update: [] int32, how many updates came before.
     """
-    rate = jnp.maximum(SCALE_RATE, 1 / (update + 1))
 
     def one(old: Scale, new: Scale) -> Scale:
-        within = new.var - jnp.square(new.mean)  # variance of the batch
-        between = rate * (1 - rate) * jnp.square(new.mean)
-        var = (1 - rate) * old.var + rate * jnp.maximum(within, 0) + between
-        return Scale(old.mean + rate * new.mean, var)
+        mean = ema_from_start(old.mean, old.mean + new.mean, SCALE_RATE, update + 1)
+        about_old = ema_from_start(old.var, new.var, SCALE_RATE, update + 1)
+        return Scale(mean, jnp.maximum(about_old - jnp.square(mean - old.mean), 0))
 
     return {name: one(scale, away[name]) for name, scale in scales.items()}
 

@@ -56,7 +56,8 @@ def test_the_seeds_sizes_are_those_of_v4_8():
     assert (cfg.ensemble.members, cfg.replay.batch, cfg.replay.length) == (5, 256, 64)
     assert (cfg.dream.starts, cfg.dream.horizons) == (1024, (8, 16, 32, 64))
     assert cfg.replay.slots * cfg.env.num_envs >= 4e6
-    assert (cfg.optimizer.model_lr, cfg.optimizer.actor_lr) == (3e-4, 1e-4)
+    rates = cfg.optimizer.model_lr, cfg.optimizer.actor_lr, cfg.optimizer.critic_lr
+    assert rates == (3e-4, 1e-4, 1e-4)
 
 
 @pytest.mark.parametrize("num_devices", [1, 8, 10])

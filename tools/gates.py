@@ -31,7 +31,6 @@ from tools import measures
 
 ROOT = Path(__file__).resolve().parent.parent
 EPISODES = 50  # of each evaluation
-RANDOM = {"return": "random"}  # what a figure of the random policy is called, if not random_...
 WIDTH = 160  # columns of a table that goes to a file
 
 Figures = dict[str, float]
