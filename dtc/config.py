@@ -208,6 +208,7 @@ RANGES = {  # every number of the configuration, elements of tuples alike
     "behaviour.percentiles": Range(0, 100),
     "behaviour.slow_rate": RATE,
     "behaviour.slow_scale": NATURAL,
+    "behaviour.average_rate": RATE,
     "optimizer.model_lr": POSITIVE,
     "optimizer.member_lr": POSITIVE,
     "optimizer.actor_lr": POSITIVE,

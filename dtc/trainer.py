@@ -38,6 +38,7 @@ from dtc.collector import ActorState, CollectInfo
 from dtc.dreamer import Dreamed
 from dtc.ensemble import MemberSums, Transitions
 from dtc.intrinsic import CuriosityState
+from dtc.numerics import ema_from_start
 from dtc.replay import ReplayState, SampleIndex
 from dtc.types import Array, Key, Latent, Purpose, PyTree, Row
 
@@ -59,6 +60,7 @@ class Carrier(NamedTuple):
     update: Array  # [] int32, updates done
     params: Params
     slow: dict[str, PyTree]  # slow critics by policy
+    average: dict[str, PyTree]  # of behaviour's parameters over the latest updates
     opt: OptState
     scales: dict[str, dict[str, ReturnScale]]  # by policy and kind of reward
     curiosity: CuriosityState
@@ -77,6 +79,7 @@ def specs(a: Agent) -> Carrier:
         update=same,
         params=Params(same, members, same),
         slow=same,
+        average=same,
         opt=OptState(same, members, same),
         scales=same,
         curiosity=same,
@@ -84,6 +87,14 @@ def specs(a: Agent) -> Carrier:
         episodes=sharded,
         replay=replay.specs(a.replay),
     )
+
+
+def averaged(carrier: Carrier) -> Params:
+    """What is evaluated: the parameters, of behaviour their average (Polyak and Juditsky 1992).
+
+    The last update of an actor that learns at a constant rate may be an unlucky one.
+    """
+    return carrier.params._replace(behaviour=carrier.average)
 
 
 def optimizers(a: Agent) -> OptState:
@@ -109,6 +120,7 @@ def init(seed: Array, a: Agent) -> Carrier:
         update=jnp.int32(0),
         params=params,
         slow={name: actor_critic.slow_part(p) for name, p in params.behaviour.items()},
+        average=params.behaviour,
         opt=OptState(
             tx.trunk.init(params.trunk),
             jax.vmap(tx.members.init)(params.members),
@@ -462,12 +474,18 @@ def update(carrier: Carrier, a: Agent) -> tuple[Carrier, Scalars]:
         name: actor_critic.update_slow(carrier.slow[name], params.behaviour[name], a.behaviour)
         for name in carrier.slow
     }
+    average = jax.tree.map(
+        lambda mean, p: ema_from_start(mean, p, a.behaviour.average_rate, carrier.update + 1),
+        carrier.average,
+        params.behaviour,
+    )
     scalars |= norms | {f"curiosity/{k}": v for k, v in curious._asdict().items() if k != "bucket"}
     scalars["curiosity/horizon"] = horizon_of(carrier, a)
     new = carrier._replace(
         update=carrier.update + 1,
         params=params,
         slow=slow,
+        average=average,
         opt=opt,
         scales=info.scales,
         curiosity=curiosity,

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
 
-from dtc import config
+from dtc import config, trainer
 from dtc.config import Config
 from dtc.trainer import Carrier, Metrics
 from launch import checkpoint, command, devices, figures, health, maps, writers
@@ -273,7 +273,8 @@ class Run:
     def _evaluate(self, carrier: Carrier) -> None:
         """Greedy episodes of the task policy on fresh environments."""
         index, self.evaluated = self._next_evaluation(), self.totals.update
-        result = jax.device_get(self.program.evaluate(carrier.root, carrier.params, index))
+        params = trainer.averaged(carrier)
+        result = jax.device_get(self.program.evaluate(carrier.root, params, index))
         self.totals.last_eval = {f"eval/{name}": float(x) for name, x in result.items()}
         t = self.totals
         done = {"update": t.update, "env_steps": t.env_steps, "seconds": t.seconds}
@@ -295,7 +296,7 @@ class Run:
             self._save(carrier)
         self.checkpointer.close()
         dream = jax.device_get(
-            self.program.dream(carrier.root, carrier.params, self._next_evaluation())
+            self.program.dream(carrier.root, trainer.averaged(carrier), self._next_evaluation())
         )
         self.writer.close()
         self.progress.finish()

@@ -112,6 +112,17 @@ def test_members_start_and_stay_different(single):
             assert np.abs(kernels[i] - kernels[j]).max() > 1e-2
 
 
+def test_what_is_evaluated_is_the_mean_of_behaviour_s_parameters_after_each_update(single):
+    carrier, after = single.init(jnp.uint32(0)), []
+    for _ in range(3):
+        carrier, _ = single.train(carrier, jnp.int32(1))
+        after.append(jax.device_get(carrier.params.behaviour))
+    found = trainer.averaged(carrier)
+    mean = jax.tree.map(lambda *x: sum(x) / len(x), *after)
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-7), found.behaviour, mean)
+    assert found.trunk is carrier.params.trunk and found.members is carrier.params.members
+
+
 def test_losses_fall(single):
     _, records = losses_of(single, 4, size=10)
     for name in ("loss/trunk", "loss/obs/vector", "loss/reward", "loss/member"):

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from PIL import Image
 
-from dtc import evaluator
+from dtc import evaluator, trainer
 from dtc.config import Config, ConfigError
 from launch import devices, figures, saved, writers
 from launch.devices import Processes
@@ -61,11 +61,12 @@ def evaluate(
     """Means over `episodes` greedy, sampled, random and scripted episodes; writes the GIF."""
     program, carrier, update = saved.restore(workdir, cfg)
     a, on, root = program.agent, program.mesh, carrier.root
+    params = trainer.averaged(carrier)
     index = jnp.int32(FIRST_EVALUATION)
     result: dict[str, Any] = {"update": update, "episodes": episodes}
     for kind, greedy in (("greedy", True), ("sampled", False)):
         run = evaluator.make_evaluate(a, on, episodes, greedy=greedy)
-        found = jax.device_get(run(root, carrier.params, index))
+        found = jax.device_get(run(root, params, index))
         result |= {f"{kind}/{name}": float(x) for name, x in found.items()}
     for kind in program.references:
         found = jax.device_get(evaluator.make_reference(a, on, episodes, kind)(root, index))
@@ -73,7 +74,7 @@ def evaluate(
     path = gif or workdir / "figures" / "episodes.gif"
     frames: list[Image.Image] = []
     for i in range(gif_episodes):
-        dream = jax.device_get(program.dream(root, carrier.params, index + 1 + i))
+        dream = jax.device_get(program.dream(root, params, index + 1 + i))
         frames += film(dream)
     path.parent.mkdir(parents=True, exist_ok=True)
     frames[0].save(path, save_all=True, append_images=frames[1:], duration=120, loop=0)

@@ -162,6 +162,7 @@ def carrier_parts(shapes: Carrier) -> dict[str, int]:
         "members": shapes.params.members,
         "behaviour": shapes.params.behaviour,
         "slow critics": shapes.slow,
+        "averaged behaviour": shapes.average,
         "optimiser": shapes.opt,
     }
     return {name: _device_bytes(tree) for name, tree in parts.items()}
