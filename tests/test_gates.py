@@ -3,6 +3,7 @@
 import json
 from types import SimpleNamespace
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -105,12 +106,33 @@ def test_spearman_and_auroc_are_what_their_definitions_say():
     assert calibration.auroc(np.ones(5), np.ones(7)) == 0.5
 
 
+def test_novelty_is_ranked_against_what_more_data_removes():
+    error, later = jnp.array([5.0, 9.0, 3.0, 1.0]), jnp.array([1.0, 8.0, 2.5, 0.0])
+    novelty = jnp.array([0.4, 0.2, 0.1, 0.0])
+    tried, valid = jnp.array([True, False, True, False]), jnp.array([True, True, True, False])
+    scores = calibration.Scores(tried, novelty, -novelty, error, novelty + 0.2, -novelty, valid)
+    found = calibration.ranks(scores, later)
+    assert found["spearman"] == pytest.approx(1.0)  # 4, 1 and 0.5 nats removed
+    assert found["spearman_std"] == pytest.approx(-1.0)
+    assert found["spearman_error"] == pytest.approx(0.5)  # of 5, 9 and 3
+    assert found["auroc"] == pytest.approx(4.5 / 6)  # 0.6, 0.4, 0.3 against 0.4 and 0.1
+    assert found["error_removed"] == pytest.approx(5.5 / 3)
+
+
 def test_the_calibration_s_programs_can_be_traced():
     program = program_on((1, 1), behaviour__mode="task")
-    fill, learn, score = calibration.make(program)
+    run = calibration.make(program)
     shapes = program.shapes()
-    filled = fill.trace(shapes, jnp.int32(16)).out_info
+    filled = run.fill_moves.trace(shapes, jnp.int32(16)).out_info
     assert filled.replay.rows.shape == shapes.replay.rows.shape
-    assert learn.trace(shapes).out_info[1].shape == ()
+    assert run.learn.trace(shapes).out_info[1].shape == ()
+    after = run.learn_members.trace(shapes).out_info
+    assert jax.tree.structure(after) == jax.tree.structure(shapes)
     steps = program.agent.env.spec.max_steps
-    assert {x.shape for x in score.trace(shapes).out_info} == {(steps, calibration.HELD_OUT)}
+    assert {x.shape for x in run.score.trace(shapes).out_info} == {(steps, calibration.HELD_OUT)}
+
+
+def test_walks_use_the_actions_they_are_given():
+    keys = jax.random.split(jax.random.key(0), 200)
+    draws = {n: set(calibration.walk(n)(None, None, keys).tolist()) for n in (4, 5)}
+    assert draws == {4: {0, 1, 2, 3}, 5: {0, 1, 2, 3, 4}}

@@ -2,10 +2,14 @@
 
 python tools/calibration.py --seed=0 --workdir=runs/calibration
 
-The model learns from a random walk that never collects. On fresh walks: does novelty rank
-transitions as their true one-step error does (Spearman's rho), and does it tell the action that
-was never tried from those that were (AUROC)? On a small replay learned again and again: how far
-does novelty fall? The standard deviation of the members' probabilities stands beside it.
+The model learns from random walks that never collect. On fresh walks that do, too: does novelty
+rank transitions by the one-step error that more data would remove (`spearman`: Spearman's rho), and
+by the whole error (`spearman_error`)? Does it tell the action that was never tried from those that
+were (`auroc`)? On a small replay learned again and again: how far does novelty fall (`fall`)? The
+standard deviation of the members' probabilities stands beside novelty (`*_std`).
+
+What more data would remove is measured: the same members, their trunk held fixed, go on learning
+from walks with all actions, and their error on the same fresh walks is subtracted.
 """
 
 import dataclasses
@@ -28,16 +32,19 @@ from jax import lax
 from dtc import collector, ensemble, evaluator, intrinsic, mesh, replay, rssm, trainer
 from dtc import distributions as dist
 from dtc.agent import Agent
+from dtc.collector import PolicyFn
 from dtc.config import ConfigError, MeshConfig
 from dtc.ensemble import Transitions
-from dtc.env.feeder import COLLECT
+from dtc.env.feeder import COLLECT, NUM_ACTIONS
 from dtc.trainer import Carrier
 from dtc.types import Array, Key, Latent
 from launch import command, writers
 from launch.program import Program
 
 MANY, FEW = 1024, 128  # rows of each environment
+MORE = 4096  # rows of walks with all actions
 UPDATES = 1500
+MORE_UPDATES = 1000  # of the members alone, on those
 CHUNK = 50  # updates a call
 HELD_OUT = 16  # episodes
 
@@ -75,51 +82,75 @@ def main(argv: Sequence[str]) -> int:
 
 def calibrate(program: Program, seed: int) -> Figures:
     """The figures of one seed."""
-    fill, learn, score = make(program)
+    run = make(program)
 
     def train(rows: int) -> tuple[Carrier, np.ndarray]:
-        state, novelty = fill(program.init(jnp.uint32(seed)), jnp.int32(rows)), []
+        state, novelty = run.fill_moves(program.init(jnp.uint32(seed)), jnp.int32(rows)), []
         for _ in range(UPDATES // CHUNK):
-            state, mean = learn(state)
+            state, mean = run.learn(state)
             novelty.append(float(mean))
         return state, np.asarray(novelty)
 
     _, repeated = train(FEW)
     state, _ = train(MANY)
-    return ranks(score(state)) | {
+    scores = run.score(state)
+    state = run.fill_all(state, jnp.int32(MORE))
+    for _ in range(MORE_UPDATES // CHUNK):
+        state = run.learn_members(state)
+    return ranks(scores, run.score(state).error) | {
         "fall": float(repeated.max() / repeated[-1]),
         "novelty_peak": float(repeated.max()),
         "novelty_end": float(repeated[-1]),
     }
 
 
-def make(program: Program) -> tuple[Any, Any, Any]:
-    """jit: (carrier, rows) -> one whose replay holds walks; carrier -> CHUNK updates; -> Scores."""
+class Functions(NamedTuple):
+    """Compiled at their first call; all take a carrier first."""
+
+    fill_moves: Any  # (carrier, rows) -> one whose replay holds walks that never collect
+    fill_all: Any  # the same of walks with all actions
+    learn: Any  # -> (after CHUNK updates, mean novelty of what they replayed)
+    learn_members: Any  # -> after CHUNK updates of the members alone
+    score: Any  # -> Scores
+
+
+def make(program: Program) -> Functions:
+    """The functions of a program's agent on its mesh."""
     a, carrier, one = program.agent, trainer.specs(program.agent), mesh.REPLICATED
     shard = partial(trainer.sharded, on=program.mesh)
-    return (
-        shard(partial(_fill, a=a), in_specs=(carrier, one), out_specs=carrier),
+    fill = lambda num: shard(  # noqa: E731
+        partial(_fill, num_actions=num, a=a), in_specs=(carrier, one), out_specs=carrier
+    )
+    return Functions(
+        fill(COLLECT),
+        fill(NUM_ACTIONS),
         shard(partial(_learn, a=a), in_specs=(carrier,), out_specs=(carrier, one), donate=(0,)),
+        shard(partial(_learn_members, a=a), in_specs=(carrier,), out_specs=carrier, donate=(0,)),
         shard(partial(_score, a=a), in_specs=(carrier,), out_specs=mesh.SHARDED_TIME_MAJOR),
     )
 
 
-def walk(latent: Latent, mask: Array | None, keys: Key) -> Array:
-    """A uniform one of the four moves."""
-    return jax.vmap(lambda key: jax.random.randint(key, (), 0, COLLECT, jnp.int32))(keys)
+def walk(num_actions: int) -> PolicyFn:
+    """A policy of uniform draws from the first actions: COLLECT, the last, of them is left out."""
+
+    def act(latent: Latent, mask: Array | None, keys: Key) -> Array:
+        return jax.vmap(lambda key: jax.random.randint(key, (), 0, num_actions, jnp.int32))(keys)
+
+    return act
 
 
-def _fill(carrier: Carrier, rows: Array, a: Agent) -> Carrier:
+def _fill(carrier: Carrier, rows: Array, num_actions: int, a: Agent) -> Carrier:
     """The carrier with nothing in its replay but `rows` rows of walks."""
+    policy_fn = walk(num_actions)
     num_local = a.num_envs // mesh.num_devices()
     actor = collector.init(
-        carrier.root, mesh.global_ids(num_local), a.env, a.trunk, a.vector, calls=1 << 20
+        carrier.root, mesh.global_ids(num_local), a.env, a.trunk, a.vector, calls=num_actions << 20
     )
     empty = replay.init(num_local, a.replay, a.codecs)
 
     start = carrier._replace(actor=actor, replay=empty)
     rounds = rows // a.collect_steps
-    return lax.fori_loop(0, rounds, lambda _, c: trainer.collect(c, a, walk)[0], start)
+    return lax.fori_loop(0, rounds, lambda _, c: trainer.collect(c, a, policy_fn)[0], start)
 
 
 def _learn(carrier: Carrier, a: Agent) -> tuple[Carrier, Array]:
@@ -128,9 +159,23 @@ def _learn(carrier: Carrier, a: Agent) -> tuple[Carrier, Array]:
     return carrier, scalars["curiosity/novelty_replay"].mean()
 
 
-class Scores(NamedTuple):
-    """Of the transitions of held-out walks, [T - 1, N]."""
+def _learn_members(carrier: Carrier, a: Agent) -> Carrier:
+    """CHUNK updates of the members; the trunk, and so the codes they predict, stay as they are."""
 
+    def one(carrier: Carrier, _: None) -> tuple[Carrier, None]:
+        grads = trainer.gradients(carrier, a)[0]
+        params, opt = trainer.apply_gradients(carrier, grads, a)[:2]
+        params = carrier.params._replace(members=params.members)
+        opt = carrier.opt._replace(members=opt.members)
+        return carrier._replace(update=carrier.update + 1, params=params, opt=opt), None
+
+    return lax.scan(one, carrier, length=CHUNK)[0]
+
+
+class Scores(NamedTuple):
+    """Of the transitions of held-out walks with all actions, [T - 1, N]."""
+
+    tried: Array  # whether the model has learned from the action
     novelty: Array
     std: Array  # of the members' probabilities
     error: Array  # KL(q(z') || mean_k p_k), nats
@@ -142,7 +187,9 @@ class Scores(NamedTuple):
 def _score(carrier: Carrier, a: Agent) -> Scores:
     """Novelty and true error of every transition of fresh episodes."""
     ids = mesh.global_ids(HELD_OUT // mesh.num_devices())
-    trace = evaluator.run_episode(carrier.root, carrier.params, walk, ids, jnp.int32(1 << 10), a)
+    trace = evaluator.run_episode(
+        carrier.root, carrier.params, walk(NUM_ACTIONS), ids, jnp.int32(1 << 10), a
+    )
     rows = trace.rows
     action = rssm.network_action(rows.action, a.env.spec, a.precision.compute)
     before = jnp.concatenate([jnp.zeros_like(action[:1]), action[:-1]])
@@ -179,18 +226,29 @@ def _score(carrier: Carrier, a: Agent) -> Scores:
     novelty_untried, std_untried, _ = predicted(untried)
     error = dist.categorical_kl(seen.log_post[1:], jnp.log(mean_p)).sum(-1)
     valid = trace.outcome.alive[1:] & ~rows.first[1:]
-    return Scores(novelty, std, error, novelty_untried, std_untried, valid)
+    tried = rows.action[:-1] != COLLECT
+    return Scores(tried, novelty, std, error, novelty_untried, std_untried, valid)
 
 
-def ranks(scores: Scores) -> Figures:
-    """Spearman's rho of novelty and error, and AUROC of untried against tried actions."""
-    counted = {k: np.asarray(x)[np.asarray(scores.valid)] for k, x in scores._asdict().items()}
-    return {
-        "spearman": spearman(counted["novelty"], counted["error"]),
-        "spearman_std": spearman(counted["std"], counted["error"]),
-        "auroc": auroc(counted["novelty"], counted["novelty_untried"]),
-        "auroc_std": auroc(counted["std"], counted["std_untried"]),
-    }
+def ranks(scores: Scores, error_later: Array) -> Figures:
+    """Spearman's rho of novelty and error, and AUROC of untried against tried actions.
+
+    Args:
+      error_later: of the same transitions, once the members have learned from all actions.
+    """
+    host = {name: np.asarray(x) for name, x in scores._asdict().items()}
+    valid, tried = host["valid"], host["valid"] & host["tried"]
+    error = host["error"][valid]
+    removed = error - np.asarray(error_later)[valid]
+    figures = {"error": error.mean(), "error_removed": removed.mean()}
+    for name, suffix in (("novelty", ""), ("std", "_std")):
+        u, untried = host[name], host[f"{name}_untried"]
+        figures |= {
+            f"spearman{suffix}": spearman(u[valid], removed),
+            f"spearman_error{suffix}": spearman(u[valid], error),
+            f"auroc{suffix}": auroc(u[tried], untried[valid]),
+        }
+    return {name: float(x) for name, x in figures.items()}
 
 
 def rank(x: np.ndarray) -> np.ndarray:
