@@ -237,7 +237,9 @@ def targets(
     """Returns, advantages and weights of dreams.
 
     A = sum over kinds of reward of w (R - v) / max(floor, S), S the slow range between the global
-    percentiles of R; the intrinsic kind is further weighted by 1 - boredom.
+    percentiles of R; the intrinsic kind is further weighted by 1 - boredom. Curiosity goes on after
+    the end of an episode (Burda et al. 2019, section 2.3), in a familiar place: the end is worth
+    the slow low percentile of R. With 0 an explorer would avoid every terminal state.
 
     Args:
       dreamed_reward, value_tp1: by kind, [H, n]; cont [H, n]: at s_{t+1}.
@@ -252,12 +254,14 @@ def targets(
     parts: dict[str, Array] = {}
     new_scales: dict[str, ReturnScale] = {}
     for kind in policy.rewards:
-        name = kind.name
+        name, reward = kind.name, dreamed_reward[kind.name]
+        if name == "intrinsic":
+            reward = reward + kind.discount * (1.0 - cont) * scales[name].low
         ret = jax.vmap(
             lambda r, c, v: returns.lambda_returns(r, c, v, cfg.lam, horizon),
             in_axes=1,
             out_axes=1,
-        )(dreamed_reward[name], kind.discount * cont, value_tp1[name])
+        )(reward, kind.discount * cont, value_tp1[name])
         scale, sizes = _scale(ret, horizon, scales[name], update, cfg)
         value_t = jnp.concatenate([value_0[name][None], value_tp1[name][:-1]])
         weight = kind.weight * (1.0 - boredom if name == "intrinsic" else 1.0)

@@ -173,8 +173,14 @@ def short(problem, horizon):
 
 def numpy_targets(p):
     """(returns, advantage, weight, scales) of a whole problem."""
+    after_end = {"extrinsic": 0.0, "intrinsic": p.scales["intrinsic"].low}
     ret = {
-        name: returns_loop(p.reward[name], p.cont, p.value_tp1[name], discount)
+        name: returns_loop(
+            p.reward[name] + discount * (1 - p.cont) * after_end[name],
+            p.cont,
+            p.value_tp1[name],
+            discount,
+        )
         for name, discount in DISCOUNTS.items()
     }
     rate = max(CFG.return_rate, 1 / (p.update + 1))
