@@ -43,7 +43,7 @@ from launch.program import Program
 
 MANY, FEW = 1024, 128  # rows of each environment
 MORE = 4096  # rows of walks with all actions
-UPDATES = 1500
+UPDATES, REPEATS = 1500, 3000  # on MANY and on FEW rows
 MORE_UPDATES = 1000  # of the members alone, on those
 CHUNK = 50  # updates a call
 HELD_OUT = 16  # episodes
@@ -68,7 +68,11 @@ def main(argv: Sequence[str]) -> int:
         wanted.cfg,
         mesh=MeshConfig(1, 1),
         behaviour=dataclasses.replace(wanted.cfg.behaviour, mode="task"),
-        dream=dataclasses.replace(wanted.cfg.dream, horizons=wanted.cfg.dream.horizons[:1]),
+        dream=dataclasses.replace(  # the actor is not asked, so it may learn from little
+            wanted.cfg.dream,
+            horizons=wanted.cfg.dream.horizons[:1],
+            starts=wanted.cfg.replay.batch,
+        ),
     )
     begin = time.monotonic()
     found = calibrate(Program(cfg, mesh.make_mesh(1, 1, jax.devices()[:1])), cfg.seed)
@@ -84,15 +88,15 @@ def calibrate(program: Program, seed: int) -> Figures:
     """The figures of one seed."""
     run = make(program)
 
-    def train(rows: int) -> tuple[Carrier, np.ndarray]:
+    def train(rows: int, updates: int) -> tuple[Carrier, np.ndarray]:
         state, novelty = run.fill_moves(program.init(jnp.uint32(seed)), jnp.int32(rows)), []
-        for _ in range(UPDATES // CHUNK):
+        for _ in range(updates // CHUNK):
             state, mean = run.learn(state)
             novelty.append(float(mean))
         return state, np.asarray(novelty)
 
-    _, repeated = train(FEW)
-    state, _ = train(MANY)
+    _, repeated = train(FEW, REPEATS)
+    state, _ = train(MANY, UPDATES)
     scores = run.score(state)
     state = run.fill_all(state, jnp.int32(MORE))
     for _ in range(MORE_UPDATES // CHUNK):
