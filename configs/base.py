@@ -81,7 +81,7 @@ def get_config() -> ml_collections.ConfigDict:
                 percentiles=(5.0, 95.0),
                 slow_rate=0.02,
                 slow_scale=1.0,
-                average_rate=0.02,
+                average_rate=0.1,
             ),
             optimizer=dict(
                 model_lr=3e-4,

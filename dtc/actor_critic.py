@@ -43,7 +43,7 @@ class BehaviourConfig:
     percentiles: tuple[float, float] = (5.0, 95.0)
     slow_rate: float = 0.02  # EMA rate of the slow critics
     slow_scale: float = 1.0  # weight of the slow-critic regulariser
-    average_rate: float = 0.02  # EMA rate of the parameters that are evaluated
+    average_rate: float = 0.1  # EMA rate of the parameters that are evaluated
 
 
 @dataclass(frozen=True)
