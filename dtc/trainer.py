@@ -470,15 +470,7 @@ def update(carrier: Carrier, a: Agent) -> tuple[Carrier, Scalars]:
     by_sample = lambda x: jnp.swapaxes(x, 0, 1)  # noqa: E731
     seen = Latent(by_sample(info.seen.deter).astype(a.precision.compute), by_sample(info.seen.ids))
     stored = replay.write_back(carrier.replay, info.batch.sampled, seen, a.codecs)
-    slow = {
-        name: actor_critic.update_slow(carrier.slow[name], params.behaviour[name], a.behaviour)
-        for name in carrier.slow
-    }
-    average = jax.tree.map(
-        lambda mean, p: ema_from_start(mean, p, a.behaviour.average_rate, carrier.update + 1),
-        carrier.average,
-        params.behaviour,
-    )
+    slow, average = followers(carrier, params.behaviour, a)
     scalars |= norms | {f"curiosity/{k}": v for k, v in curious._asdict().items() if k != "bucket"}
     scalars["curiosity/horizon"] = horizon_of(carrier, a)
     new = carrier._replace(
@@ -492,6 +484,22 @@ def update(carrier: Carrier, a: Agent) -> tuple[Carrier, Scalars]:
         replay=stored,
     )
     return new, {name: jnp.asarray(x, jnp.float32) for name, x in scalars.items()}
+
+
+def followers(
+    carrier: Carrier, behaviour: dict[str, PyTree], a: Agent
+) -> tuple[dict[str, PyTree], dict[str, PyTree]]:
+    """Slow critics and evaluated average after one more step of behaviour's parameters."""
+    slow = {
+        name: actor_critic.update_slow(carrier.slow[name], behaviour[name], a.behaviour)
+        for name in carrier.slow
+    }
+    average = jax.tree.map(
+        lambda mean, p: ema_from_start(mean, p, a.behaviour.average_rate, carrier.update + 1),
+        carrier.average,
+        behaviour,
+    )
+    return slow, average
 
 
 def ratios(scalars: Scalars, a: Agent) -> tuple[Scalars, Array]:

@@ -112,9 +112,9 @@ def test_novelty_is_ranked_against_what_more_data_removes():
     tried, valid = jnp.array([True, False, True, False]), jnp.array([True, True, True, False])
     scores = calibration.Scores(tried, novelty, -novelty, error, novelty + 0.2, -novelty, valid)
     found = calibration.ranks(scores, later)
-    assert found["spearman"] == pytest.approx(1.0)  # 4, 1 and 0.5 nats removed
-    assert found["spearman_std"] == pytest.approx(-1.0)
-    assert found["spearman_error"] == pytest.approx(0.5)  # of 5, 9 and 3
+    assert found["spearman_removed"] == pytest.approx(1.0)  # 4, 1 and 0.5 nats
+    assert found["spearman_removed_std"] == pytest.approx(-1.0)
+    assert found["spearman"] == pytest.approx(0.5)  # of 5, 9 and 3
     assert found["auroc"] == pytest.approx(4.5 / 6)  # 0.6, 0.4, 0.3 against 0.4 and 0.1
     assert found["error_removed"] == pytest.approx(5.5 / 3)
 
@@ -123,7 +123,7 @@ def test_the_calibration_s_programs_can_be_traced():
     program = program_on((1, 1), behaviour__mode="task")
     run = calibration.make(program)
     shapes = program.shapes()
-    filled = run.fill_moves.trace(shapes, jnp.int32(16)).out_info
+    filled = run.fill.trace(shapes, jnp.int32(16), jnp.int32(4)).out_info
     assert filled.replay.rows.shape == shapes.replay.rows.shape
     assert run.learn.trace(shapes).out_info[1].shape == ()
     after = run.learn_members.trace(shapes).out_info

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dtc import actor_critic, config, mesh, replay, trainer
+from dtc import config, mesh, replay, trainer
 from dtc.agent import Agent
 from dtc.config import Config, MeshConfig
 from dtc.rssm import Observed
@@ -186,13 +186,9 @@ def replay_values(
 
 
 def optimise(carrier: Carrier, grads: Gradients, a: Agent) -> PyTree:
-    """Clipped steps of all parameters, and of the slow critics."""
+    """Clipped steps of all parameters, and of what follows behaviour's."""
     params, opt, norms = trainer.apply_gradients(carrier, grads, a)
-    slow = {
-        name: actor_critic.update_slow(slow, params.behaviour[name], a.behaviour)
-        for name, slow in carrier.slow.items()
-    }
-    return params, opt, norms, slow
+    return params, opt, norms, trainer.followers(carrier, params.behaviour, a)
 
 
 def sample_and_write_back(carrier: Carrier, seen: Observed, a: Agent) -> tuple[Carrier, PyTree]:

@@ -3,10 +3,10 @@
 python tools/calibration.py --seed=0 --workdir=runs/calibration
 
 The model learns from random walks that never collect. On fresh walks that do, too: does novelty
-rank transitions by the one-step error that more data would remove (`spearman`: Spearman's rho), and
-by the whole error (`spearman_error`)? Does it tell the action that was never tried from those that
-were (`auroc`)? On a small replay learned again and again: how far does novelty fall (`fall`)? The
-standard deviation of the members' probabilities stands beside novelty (`*_std`).
+rank transitions by their one-step error (`spearman`: Spearman's rho), and by the part of it that
+more data would remove (`spearman_removed`)? Does it tell the action that was never tried from those
+that were (`auroc`)? On a small replay learned again and again: how far does novelty fall (`fall`)?
+The standard deviation of the members' probabilities stands beside novelty (`*_std`).
 
 What more data would remove is measured: the same members, their trunk held fixed, go on learning
 from walks with all actions, and their error on the same fresh walks is subtracted.
@@ -89,7 +89,8 @@ def calibrate(program: Program, seed: int) -> Figures:
     run = make(program)
 
     def train(rows: int, updates: int) -> tuple[Carrier, np.ndarray]:
-        state, novelty = run.fill_moves(program.init(jnp.uint32(seed)), jnp.int32(rows)), []
+        state, novelty = program.init(jnp.uint32(seed)), []
+        state = run.fill(state, jnp.int32(rows), jnp.int32(COLLECT))
         for _ in range(updates // CHUNK):
             state, mean = run.learn(state)
             novelty.append(float(mean))
@@ -98,7 +99,7 @@ def calibrate(program: Program, seed: int) -> Figures:
     _, repeated = train(FEW, REPEATS)
     state, _ = train(MANY, UPDATES)
     scores = run.score(state)
-    state = run.fill_all(state, jnp.int32(MORE))
+    state = run.fill(state, jnp.int32(MORE), jnp.int32(NUM_ACTIONS))
     for _ in range(MORE_UPDATES // CHUNK):
         state = run.learn_members(state)
     return ranks(scores, run.score(state).error) | {
@@ -111,8 +112,7 @@ def calibrate(program: Program, seed: int) -> Figures:
 class Functions(NamedTuple):
     """Compiled at their first call; all take a carrier first."""
 
-    fill_moves: Any  # (carrier, rows) -> one whose replay holds walks that never collect
-    fill_all: Any  # the same of walks with all actions
+    fill: Any  # (carrier, rows, number of actions) -> one whose replay holds walks
     learn: Any  # -> (after CHUNK updates, mean novelty of what they replayed)
     learn_members: Any  # -> after CHUNK updates of the members alone
     score: Any  # -> Scores
@@ -122,19 +122,15 @@ def make(program: Program) -> Functions:
     """The functions of a program's agent on its mesh."""
     a, carrier, one = program.agent, trainer.specs(program.agent), mesh.REPLICATED
     shard = partial(trainer.sharded, on=program.mesh)
-    fill = lambda num: shard(  # noqa: E731
-        partial(_fill, num_actions=num, a=a), in_specs=(carrier, one), out_specs=carrier
-    )
     return Functions(
-        fill(COLLECT),
-        fill(NUM_ACTIONS),
+        shard(partial(_fill, a=a), in_specs=(carrier, one, one), out_specs=carrier),
         shard(partial(_learn, a=a), in_specs=(carrier,), out_specs=(carrier, one), donate=(0,)),
         shard(partial(_learn_members, a=a), in_specs=(carrier,), out_specs=carrier, donate=(0,)),
         shard(partial(_score, a=a), in_specs=(carrier,), out_specs=mesh.SHARDED_TIME_MAJOR),
     )
 
 
-def walk(num_actions: int) -> PolicyFn:
+def walk(num_actions: Array | int) -> PolicyFn:
     """A policy of uniform draws from the first actions: COLLECT, the last, of them is left out."""
 
     def act(latent: Latent, mask: Array | None, keys: Key) -> Array:
@@ -143,7 +139,7 @@ def walk(num_actions: int) -> PolicyFn:
     return act
 
 
-def _fill(carrier: Carrier, rows: Array, num_actions: int, a: Agent) -> Carrier:
+def _fill(carrier: Carrier, rows: Array, num_actions: Array, a: Agent) -> Carrier:
     """The carrier with nothing in its replay but `rows` rows of walks."""
     policy_fn = walk(num_actions)
     num_local = a.num_envs // mesh.num_devices()
@@ -248,8 +244,8 @@ def ranks(scores: Scores, error_later: Array) -> Figures:
     for name, suffix in (("novelty", ""), ("std", "_std")):
         u, untried = host[name], host[f"{name}_untried"]
         figures |= {
-            f"spearman{suffix}": spearman(u[valid], removed),
-            f"spearman_error{suffix}": spearman(u[valid], error),
+            f"spearman{suffix}": spearman(u[valid], error),
+            f"spearman_removed{suffix}": spearman(u[valid], removed),
             f"auroc{suffix}": auroc(u[tried], untried[valid]),
         }
     return {name: float(x) for name, x in figures.items()}
