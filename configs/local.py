@@ -21,6 +21,7 @@ def get_config() -> ml_collections.ConfigDict:
     config.dream.update(starts=64, horizons=(8, 16, 32))
     config.behaviour.update(pool_units=32, entropy=3e-3, explore_entropy=5e-2, slow_rate=0.1)
     config.behaviour.update(discount=0.99, intrinsic_weight=0.3, intrinsic_discount=0.97)
+    config.behaviour.intrinsic_floor = 0.1
     config.optimizer.update(model_lr=2e-3, member_lr=1e-3)
     config.optimizer.update(actor_lr=1e-3, explore_lr=3e-3, critic_lr=2e-3)
     config.optimizer.behaviour_warmup = 300
