@@ -2,14 +2,12 @@
 
 python tools/calibration.py --seed=0 --workdir=runs/calibration
 
-The model learns from random walks that never collect. On fresh walks that do, too: does novelty
-rank transitions by their one-step error (`spearman`: Spearman's rho), and by the part of it that
-more data would remove (`spearman_removed`)? Does it tell the action that was never tried from those
-that were (`auroc`)? On a small replay learned again and again: how far does novelty fall (`fall`)?
-The standard deviation of the members' probabilities stands beside novelty (`*_std`).
-
-What more data would remove is measured: the same members, their trunk held fixed, go on learning
-from walks with all actions, and their error on the same fresh walks is subtracted.
+The model learns from random walks that never collect. Held out are fresh walks: in each of their
+states the step they take, and what collecting there would have brought. Does novelty rank these
+transitions by their one-step error (`spearman`: Spearman's rho)? Does it tell the action that was
+never tried from those that were (`auroc`)? On a small replay learned again and again: how far does
+it fall (`fall`)? The standard deviation of the members' probabilities stands beside novelty
+(`*_std`).
 """
 
 import dataclasses
@@ -29,22 +27,22 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from dtc import collector, ensemble, evaluator, intrinsic, mesh, replay, rssm, trainer
+from dtc import collector, ensemble, evaluator, intrinsic, mesh, rssm, trainer
 from dtc import distributions as dist
 from dtc.agent import Agent
-from dtc.collector import PolicyFn
+from dtc.collector import ActorState
 from dtc.config import ConfigError, MeshConfig
 from dtc.ensemble import Transitions
-from dtc.env.feeder import COLLECT, NUM_ACTIONS
+from dtc.env import vector
+from dtc.env.feeder import COLLECT
+from dtc.evaluator import PURPOSES
 from dtc.trainer import Carrier
-from dtc.types import Array, Key, Latent
+from dtc.types import Array, Key, Latent, PyTree
 from launch import command, writers
 from launch.program import Program
 
-MANY, FEW = 1024, 128  # rows of each environment
-MORE = 4096  # rows of walks with all actions
-UPDATES, REPEATS = 1500, 3000  # on MANY and on FEW rows
-MORE_UPDATES = 1000  # of the members alone, on those
+MANY, FEW = 16384, 128  # rows of each environment
+UPDATES, REPEATS = 6000, 3000  # on MANY and on FEW rows
 CHUNK = 50  # updates a call
 HELD_OUT = 16  # episodes
 
@@ -90,7 +88,7 @@ def calibrate(program: Program, seed: int) -> Figures:
 
     def train(rows: int, updates: int) -> tuple[Carrier, np.ndarray]:
         state, novelty = program.init(jnp.uint32(seed)), []
-        state = run.fill(state, jnp.int32(rows), jnp.int32(COLLECT))
+        state = run.fill(state, jnp.int32(rows))
         for _ in range(updates // CHUNK):
             state, mean = run.learn(state)
             novelty.append(float(mean))
@@ -98,11 +96,7 @@ def calibrate(program: Program, seed: int) -> Figures:
 
     _, repeated = train(FEW, REPEATS)
     state, _ = train(MANY, UPDATES)
-    scores = run.score(state)
-    state = run.fill(state, jnp.int32(MORE), jnp.int32(NUM_ACTIONS))
-    for _ in range(MORE_UPDATES // CHUNK):
-        state = run.learn_members(state)
-    return ranks(scores, run.score(state).error) | {
+    return ranks(*run.score(state)) | {
         "fall": float(repeated.max() / repeated[-1]),
         "novelty_peak": float(repeated.max()),
         "novelty_end": float(repeated[-1]),
@@ -112,10 +106,9 @@ def calibrate(program: Program, seed: int) -> Figures:
 class Functions(NamedTuple):
     """Compiled at their first call; all take a carrier first."""
 
-    fill: Any  # (carrier, rows, number of actions) -> one whose replay holds walks
+    fill: Any  # (carrier, rows) -> one whose replay holds that many rows of walks
     learn: Any  # -> (after CHUNK updates, mean novelty of what they replayed)
-    learn_members: Any  # -> after CHUNK updates of the members alone
-    score: Any  # -> Scores
+    score: Any  # -> Scores of tried and of untried steps
 
 
 def make(program: Program) -> Functions:
@@ -123,34 +116,21 @@ def make(program: Program) -> Functions:
     a, carrier, one = program.agent, trainer.specs(program.agent), mesh.REPLICATED
     shard = partial(trainer.sharded, on=program.mesh)
     return Functions(
-        shard(partial(_fill, a=a), in_specs=(carrier, one, one), out_specs=carrier),
+        shard(partial(_fill, a=a), in_specs=(carrier, one), out_specs=carrier),
         shard(partial(_learn, a=a), in_specs=(carrier,), out_specs=(carrier, one), donate=(0,)),
-        shard(partial(_learn_members, a=a), in_specs=(carrier,), out_specs=carrier, donate=(0,)),
         shard(partial(_score, a=a), in_specs=(carrier,), out_specs=mesh.SHARDED_TIME_MAJOR),
     )
 
 
-def walk(num_actions: Array | int) -> PolicyFn:
-    """A policy of uniform draws from the first actions: COLLECT, the last, of them is left out."""
-
-    def act(latent: Latent, mask: Array | None, keys: Key) -> Array:
-        return jax.vmap(lambda key: jax.random.randint(key, (), 0, num_actions, jnp.int32))(keys)
-
-    return act
+def walk(latent: Latent, mask: Array | None, keys: Key) -> Array:
+    """A policy of uniform draws from all actions but COLLECT, the last of them."""
+    return jax.vmap(lambda key: jax.random.randint(key, (), 0, COLLECT, jnp.int32))(keys)
 
 
-def _fill(carrier: Carrier, rows: Array, num_actions: Array, a: Agent) -> Carrier:
-    """The carrier with nothing in its replay but `rows` rows of walks."""
-    policy_fn = walk(num_actions)
-    num_local = a.num_envs // mesh.num_devices()
-    actor = collector.init(
-        carrier.root, mesh.global_ids(num_local), a.env, a.trunk, a.vector, calls=num_actions << 20
-    )
-    empty = replay.init(num_local, a.replay, a.codecs)
-
-    start = carrier._replace(actor=actor, replay=empty)
+def _fill(carrier: Carrier, rows: Array, a: Agent) -> Carrier:
+    """The carrier after so many rows of walks."""
     rounds = rows // a.collect_steps
-    return lax.fori_loop(0, rounds, lambda _, c: trainer.collect(c, a, policy_fn)[0], start)
+    return lax.fori_loop(0, rounds, lambda _, c: trainer.collect(c, a, walk)[0], carrier)
 
 
 def _learn(carrier: Carrier, a: Agent) -> tuple[Carrier, Array]:
@@ -159,96 +139,71 @@ def _learn(carrier: Carrier, a: Agent) -> tuple[Carrier, Array]:
     return carrier, scalars["curiosity/novelty_replay"].mean()
 
 
-def _learn_members(carrier: Carrier, a: Agent) -> Carrier:
-    """CHUNK updates of the members; the trunk, and so the codes they predict, stay as they are."""
-
-    def one(carrier: Carrier, _: None) -> tuple[Carrier, None]:
-        grads = trainer.gradients(carrier, a)[0]
-        params, opt = trainer.apply_gradients(carrier, grads, a)[:2]
-        params = carrier.params._replace(members=params.members)
-        opt = carrier.opt._replace(members=opt.members)
-        return carrier._replace(update=carrier.update + 1, params=params, opt=opt), None
-
-    return lax.scan(one, carrier, length=CHUNK)[0]
-
-
 class Scores(NamedTuple):
-    """Of the transitions of held-out walks with all actions, [T - 1, N]."""
+    """Of held-out transitions, [T, N]."""
 
-    tried: Array  # whether the model has learned from the action
     novelty: Array
     std: Array  # of the members' probabilities
     error: Array  # KL(q(z') || mean_k p_k), nats
-    novelty_untried: Array  # of collecting in the same state
-    std_untried: Array
-    valid: Array  # both rows belong to one episode
 
 
-def _score(carrier: Carrier, a: Agent) -> Scores:
-    """Novelty and true error of every transition of fresh episodes."""
-    ids = mesh.global_ids(HELD_OUT // mesh.num_devices())
-    trace = evaluator.run_episode(
-        carrier.root, carrier.params, walk(NUM_ACTIONS), ids, jnp.int32(1 << 10), a
-    )
-    rows = trace.rows
-    action = rssm.network_action(rows.action, a.env.spec, a.precision.compute)
-    before = jnp.concatenate([jnp.zeros_like(action[:1]), action[:-1]])
-    uniform = jax.random.uniform(
-        jax.random.fold_in(carrier.root, 1 << 20), (*rows.first.shape, a.model.groups)
-    )
+def _score(carrier: Carrier, a: Agent) -> tuple[Scores, Scores]:
+    """Of every step of fresh walks, and of collecting in the same states."""
+    ids, root = mesh.global_ids(HELD_OUT // mesh.num_devices()), carrier.root
+    start = collector.init(root, ids, a.env, a.trunk, evaluator.EVAL, calls=1 << 20)
+
+    def step(state: ActorState, _: None) -> tuple[ActorState, tuple]:
+        after, row, latent = collector.act(
+            root, state, carrier.params.trunk, walk, a.env, a.trunk, evaluator.EVAL, PURPOSES
+        )
+        collect = jnp.full_like(row.action, COLLECT)
+        instead = vector.step(root, state.env, collect, a.env, evaluator.EVAL)[1]
+        return after, (latent, (row.action, after.timestep.obs), (collect, instead.obs))
+
+    _, (latent, tried, untried) = lax.scan(step, start, length=a.env.spec.max_steps)
+    return _score_steps(latent, tried, carrier, a), _score_steps(latent, untried, carrier, a)
+
+
+def _score_steps(
+    latent_TN: Latent, steps_TN: tuple[Array, PyTree], carrier: Carrier, a: Agent
+) -> Scores:
+    """Of actions taken in latents, each with what was seen after it."""
+    action_TN, obs_TN = steps_TN
+    flat = partial(jax.tree.map, lambda x: x.reshape(-1, *x.shape[2:]))
+    latent, obs = flat(latent_TN), rssm.encode_batch(a.env.spec, flat(obs_TN), 1)
+    action = rssm.network_action(flat(action_TN), a.env.spec, a.precision.compute)
+    log_p = ensemble.predict(a.member, carrier.params.members, Transitions(latent, action))
+    one_step = partial(jax.tree.map, lambda x: x[None])
     seen = rssm.observe(
         a.trunk,
         carrier.params.trunk,
-        rssm.encode_batch(a.env.spec, rows.obs, 2),
-        before,
-        rows.first,
-        mesh.vary(rssm.zero_latent(ids.shape[0], a.model, a.precision)),
-        mesh.vary(uniform),
+        one_step(obs),
+        action[None],
+        jnp.zeros((1, action.shape[0]), bool),
+        latent,
+        mesh.vary(jnp.zeros((1, action.shape[0], a.model.groups))),  # no code is drawn from
     )
-    latent = Latent(seen.deter[:-1].astype(a.precision.compute), seen.ids[:-1])
-    untried = rssm.network_action(
-        jnp.full_like(rows.action, COLLECT), a.env.spec, a.precision.compute
+    prob_EnSC = jnp.exp(log_p)
+    scores = Scores(
+        novelty=intrinsic.jsd(prob_EnSC),
+        std=jnp.std(prob_EnSC, 0).mean((-2, -1)),
+        error=dist.categorical_kl(seen.log_post[0], jnp.log(prob_EnSC.mean(0))).sum(-1),
     )
-
-    def predicted(action_TNA: Array) -> tuple[Array, Array, Array]:
-        flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), (latent, action_TNA[:-1]))
-        log_p = ensemble.predict(a.member, carrier.params.members, Transitions(*flat))
-        prob_EnSC = jnp.exp(log_p)
-        shape = action_TNA[:-1].shape[:2]
-        std = jnp.std(prob_EnSC, 0).mean((-2, -1))
-        return (
-            intrinsic.jsd(prob_EnSC).reshape(shape),
-            std.reshape(shape),
-            prob_EnSC.mean(0).reshape(*shape, *prob_EnSC.shape[2:]),
-        )
-
-    novelty, std, mean_p = predicted(action)
-    novelty_untried, std_untried, _ = predicted(untried)
-    error = dist.categorical_kl(seen.log_post[1:], jnp.log(mean_p)).sum(-1)
-    valid = trace.outcome.alive[1:] & ~rows.first[1:]
-    tried = rows.action[:-1] != COLLECT
-    return Scores(tried, novelty, std, error, novelty_untried, std_untried, valid)
+    return jax.tree.map(lambda x: x.reshape(action_TN.shape), scores)
 
 
-def ranks(scores: Scores, error_later: Array) -> Figures:
-    """Spearman's rho of novelty and error, and AUROC of untried against tried actions.
-
-    Args:
-      error_later: of the same transitions, once the members have learned from all actions.
-    """
-    host = {name: np.asarray(x) for name, x in scores._asdict().items()}
-    valid, tried = host["valid"], host["valid"] & host["tried"]
-    error = host["error"][valid]
-    removed = error - np.asarray(error_later)[valid]
-    figures = {"error": error.mean(), "error_removed": removed.mean()}
+def ranks(tried: Scores, untried: Scores) -> Figures:
+    """Spearman's rho of novelty and error over both, AUROC of untried against tried steps."""
+    both = jax.tree.map(lambda x, y: np.concatenate([np.ravel(x), np.ravel(y)]), tried, untried)
+    figures: Figures = {}
     for name, suffix in (("novelty", ""), ("std", "_std")):
-        u, untried = host[name], host[f"{name}_untried"]
-        figures |= {
-            f"spearman{suffix}": spearman(u[valid], error),
-            f"spearman_removed{suffix}": spearman(u[valid], removed),
-            f"auroc{suffix}": auroc(u[tried], untried[valid]),
-        }
-    return {name: float(x) for name, x in figures.items()}
+        u, u_tried, u_untried = (np.ravel(getattr(x, name)) for x in (both, tried, untried))
+        figures[f"spearman{suffix}"] = spearman(u, both.error)
+        figures[f"auroc{suffix}"] = auroc(u_tried, u_untried)
+    return figures | {
+        "error_tried": float(np.mean(tried.error)),
+        "error_untried": float(np.mean(untried.error)),
+    }
 
 
 def rank(x: np.ndarray) -> np.ndarray:
