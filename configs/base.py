@@ -42,6 +42,7 @@ def get_config() -> ml_collections.ConfigDict:
                 posterior_layers=1,
                 head_layers=1,
                 unimix=0.01,
+                code_gradient="straight_through",  # of the drawn codes: straight_through | reinmax
                 dyn_free_nats=1.0,
                 rep_free_nats=1.0,
                 dyn_scale=1.0,

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 
+from dtc import distributions as dist
 from dtc.actor_critic import BehaviourConfig
 from dtc.dreamer import DreamConfig
 from dtc.ensemble import EnsembleConfig
@@ -121,6 +122,7 @@ CHOICES = {
     "precision.compute": ("auto", "bfloat16", "float32", "float64"),
     "precision.param": ("float32", "float64"),
     "model.size": tuple(SIZES),
+    "model.code_gradient": tuple(dist.CODE_GRADIENTS),
     "curiosity.novelty": NOVELTIES,
     "behaviour.mode": ("task", "explore", "mix"),
 }

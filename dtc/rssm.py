@@ -56,6 +56,7 @@ class RSSMConfig:
     posterior_layers: int = 1
     head_layers: int = 1  # reward, continue and mask heads
     unimix: float = 0.01  # share of the uniform distribution in every categorical
+    code_gradient: str = "straight_through"  # through the draw of z: straight_through | reinmax
     dyn_free_nats: float = 1.0  # KL below this many nats trains no prior
     rep_free_nats: float = 1.0  # and no posterior
     dyn_scale: float = 1.0  # KL that trains the prior
@@ -217,7 +218,7 @@ class Observed(NamedTuple):
     """The trunk's view of a batch of sequences."""
 
     deter: Array  # [T, B, D]
-    stoch: Array  # [T, B, S, C] one-hot with straight-through gradient
+    stoch: Array  # [T, B, S, C] one-hot with a gradient to log_post
     ids: Array  # [T, B, S] uint8
     log_post: Array  # [T, B, S, C]
     log_prior: Array  # [T, B, S, C]
@@ -410,8 +411,8 @@ def observe(
             method="observe_step",
         )
         ids = dist.sample_categorical(uniform, lax.stop_gradient(log_post))
-        prob = jnp.exp(log_post)
-        sample = one_hot(ids, cfg, prob.dtype) + prob - lax.stop_gradient(prob)
+        drawn = one_hot(ids, cfg, log_post.dtype)
+        sample = dist.CODE_GRADIENTS[cfg.code_gradient](drawn, log_post)
         return (deter, sample.reshape(*stoch.shape)), (
             deter,
             sample,

@@ -78,6 +78,36 @@ def test_log_prob_reads_the_entry_of_the_id():
     )
 
 
+@pytest.mark.parametrize(
+    "estimator, curvature, is_exact",
+    [("straight_through", 0, True), ("straight_through", 1, False), ("reinmax", 1, True)],
+)
+def test_the_gradient_through_a_draw_is_that_of_the_expectation(estimator, curvature, is_exact):
+    """Straight-through's of linear functions, ReinMax's of quadratic ones too."""
+    draw = dist.CODE_GRADIENTS[estimator]
+    slope_C, matrix_CC = RNG.normal(size=5), 4 * curvature * RNG.normal(size=(5, 5))
+    f = lambda z: slope_C @ z + z @ matrix_CC @ z  # noqa: E731
+    logits_C, classes_CC = jnp.asarray(LOGITS_BC[0] / 3), jnp.eye(5)
+
+    def drawn(logits_C, one_hot_C):
+        return f(draw(one_hot_C, dist.unimix_logits(logits_C, 0.01)))
+
+    probs_C = jnp.exp(dist.unimix_logits(logits_C, 0.01))
+    found_C = probs_C @ jax.vmap(jax.grad(drawn), (None, 0))(logits_C, classes_CC)
+    exact_C = jax.grad(lambda x: jnp.exp(dist.unimix_logits(x, 0.01)) @ jax.vmap(f)(classes_CC))(
+        logits_C
+    )
+    gap = np.abs(found_C - exact_C).max() / np.abs(exact_C).max()
+    assert gap < 1e-5 if is_exact else gap > 0.1
+
+
+@pytest.mark.parametrize("estimator", dist.CODE_GRADIENTS)
+def test_a_draw_keeps_its_value(estimator):
+    drawn_BC = jnp.eye(5)[jnp.array([0, 1, 2, 3, 4, 0])]
+    found = dist.CODE_GRADIENTS[estimator](drawn_BC, dist.unimix_logits(10 * LOGITS_BC, 0.01))
+    np.testing.assert_allclose(found, drawn_BC, atol=1e-6)
+
+
 @pytest.mark.parametrize("impossible", [[], [0, 2, 4]])
 def test_sampling_inverts_the_cdf(impossible):
     logits_BC = LOGITS_BC.copy()

@@ -247,7 +247,7 @@ def test_first_forgets_everything_before_it(observe, params):
     jax.tree.map(np.testing.assert_array_equal, after, alone)
 
 
-def test_the_straight_through_gradient_is_the_probabilities(params):
+def test_the_posterior_learns_by_the_gradient_of_its_probabilities(params):
     weight, start = normal(1, B, S, C), piece(SEQUENCE, 0, 1, SEQUENCE.context)
 
     def posterior_gradients(p):
