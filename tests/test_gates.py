@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from dtc import replay
 from tests.programs import program_on
 from tools import calibration, gates, measures
 from tools.gates import Bar, Gate
@@ -129,6 +130,12 @@ def test_the_calibration_s_programs_can_be_traced():
     assert [x.shape for x in scores] == 6 * [(steps, calibration.HELD_OUT)]
 
 
-def test_walks_never_collect():
-    keys = jax.random.split(jax.random.key(0), 200)
-    assert set(calibration.walk(None, None, keys).tolist()) == {0, 1, 2, 3}
+def test_the_calibrations_replay_holds_walks_that_never_collect_and_nothing_else():
+    program = program_on((1, 1), behaviour__mode="task")
+    carrier = program.init(jnp.uint32(0))  # its prefill collects
+    before, _ = replay.history(carrier.replay, program.agent.codecs)
+    filled = calibration.make(program).fill(carrier, jnp.int32(32)).replay
+    rows, _ = replay.history(filled, program.agent.codecs)
+    assert calibration.COLLECT in np.asarray(before.action)
+    assert filled.filled == 32
+    assert set(np.asarray(rows.action).ravel().tolist()) == {0, 1, 2, 3}

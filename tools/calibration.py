@@ -27,7 +27,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from dtc import collector, ensemble, evaluator, intrinsic, mesh, rssm, trainer
+from dtc import collector, ensemble, evaluator, intrinsic, mesh, replay, rssm, trainer
 from dtc import distributions as dist
 from dtc.agent import Agent
 from dtc.collector import ActorState
@@ -106,7 +106,7 @@ def calibrate(program: Program, seed: int) -> Figures:
 class Functions(NamedTuple):
     """Compiled at their first call; all take a carrier first."""
 
-    fill: Any  # (carrier, rows) -> one whose replay holds that many rows of walks
+    fill: Any  # (carrier, rows) -> one whose replay holds that many rows of walks, no others
     learn: Any  # -> (after CHUNK updates, mean novelty of what they replayed)
     score: Any  # -> Scores of tried and of untried steps
 
@@ -128,9 +128,13 @@ def walk(latent: Latent, mask: Array | None, keys: Key) -> Array:
 
 
 def _fill(carrier: Carrier, rows: Array, a: Agent) -> Carrier:
-    """The carrier after so many rows of walks."""
+    """The carrier with nothing in its replay but so many rows of walks; the prefill collects."""
+    num_local = a.num_envs // mesh.num_devices()
+    ids = mesh.global_ids(num_local)
+    actor = collector.init(carrier.root, ids, a.env, a.trunk, a.vector, calls=1 << 20)
+    start = carrier._replace(actor=actor, replay=replay.init(num_local, a.replay, a.codecs))
     rounds = rows // a.collect_steps
-    return lax.fori_loop(0, rounds, lambda _, c: trainer.collect(c, a, walk)[0], carrier)
+    return lax.fori_loop(0, rounds, lambda _, c: trainer.collect(c, a, walk)[0], start)
 
 
 def _learn(carrier: Carrier, a: Agent) -> tuple[Carrier, Array]:
