@@ -42,7 +42,7 @@ from launch import command, writers
 from launch.program import Program
 
 MANY, FEW = 16384, 128  # rows of each environment
-UPDATES, REPEATS = 6000, 3000  # on MANY and on FEW rows
+UPDATES, REPEATS = 3000, 3000  # on MANY and on FEW rows
 CHUNK = 50  # updates a call
 HELD_OUT = 16  # episodes
 
