@@ -116,6 +116,8 @@ def test_novelty_ranks_the_errors_of_tried_and_untried_steps():
     assert found["auroc"] == pytest.approx(3 / 4)
     assert found["auroc_std"] == pytest.approx(1 / 4)
     assert (found["error_tried"], found["error_untried"]) == (4.0, 8.0)
+    assert {bar.figure for bar in gates.GATES["calibration"].bars} == {"spearman", "auroc", "fall"}
+    assert {"spearman", "auroc"} <= set(found)
 
 
 def test_the_calibration_s_programs_can_be_traced():
