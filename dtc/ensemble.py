@@ -90,14 +90,32 @@ def sum_members(x_E: Array) -> Array:
     return functools.reduce(operator.add, x_E)
 
 
-def disagreement(log_p: Array, cfg: EnsembleConfig, kind: str) -> Array:
+def random_targets(member: Member, data: Transitions) -> Array:
+    """log p [n, S, C] of every given transition under a member that nobody trains."""
+    stoch = one_hot(data.latent.stoch, member.cfg, member.precision.compute)
+    inputs = (data.latent.deter, stoch, data.action)
+    with jax.ensure_compile_time_eval():  # constants of the program, not drawn in each step
+        blank = [jnp.zeros((1, *x.shape[1:]), x.dtype) for x in inputs]
+        key = mesh.mesh_key(jax.random.key(0), Purpose.RANDOM_TARGET, 0, 0)
+        variables = jax.jit(member.init)(key, *blank)
+    return jax.lax.stop_gradient(member.apply(variables, *inputs))
+
+
+def disagreement(log_p: Array, targets: Array | None, cfg: EnsembleConfig, kind: str) -> Array:
     """Novelty [n] of this device's share of gathered transitions, from log p_k [E, n_all, S, C].
 
-    `jsd` needs one sum over `ensemble`. The others are for comparison: `error` needs the same,
-    `anova` and `seed` gather the members' probabilities. With predicted means (no sampling)
+    `jsd` needs one sum over `ensemble`. The others are for comparison: `error` and `rnd` need the
+    same, `anova` and `seed` gather the members' probabilities. With predicted means (no sampling)
     anova's correction is zero.
+
+    Args:
+      targets: [n_all, S, C] what `rnd` compares the members with.
     """
     real = is_real(log_p.shape[0], cfg)[:, None, None, None]
+    if targets is not None:  # Burda et al. 2019: mean over members and groups of KL(target || p_k)
+        kl = jnp.where(real[..., 0], dist.categorical_kl(targets[None], log_p), 0.0)
+        total = mesh.psum(sum_members(kl), "ensemble")
+        return mesh.own_rows(mesh.vary(total)).mean(-1) / cfg.members
     prob = jnp.where(real, jnp.exp(log_p), 0.0)
     if kind in ("jsd", "error"):
         entropy = jnp.where(real[..., 0], dist.categorical_entropy(log_p), 0.0)
@@ -119,8 +137,9 @@ def novelty(
     """Disagreement u(s_t, a_t) [n] about this device's transitions; no gradient."""
     if cfg.members <= 1:
         return jnp.zeros(data.action.shape[0], jnp.promote_types(data.action.dtype, jnp.float32))
-    log_p = predict(member, params, mesh.gather(data, "ensemble"))
-    return jax.lax.stop_gradient(disagreement(log_p, cfg, kind))
+    data = mesh.gather(data, "ensemble")
+    targets = random_targets(member, data) if kind == "rnd" else None
+    return jax.lax.stop_gradient(disagreement(predict(member, params, data), targets, cfg, kind))
 
 
 def distance(params: PyTree, num_members: int) -> Array:
@@ -159,13 +178,16 @@ def gradients(
     """Gradients [E, ...] of the summed loss of each of this device's members on its row's data.
 
     Sums, not means: the caller adds them over `data` and divides by the summed weight. The members
-    are run one after the other, so that memory holds the activations of one.
+    are run one after the other, so that memory holds the activations of one. With `rnd` they learn
+    the random network's answers instead of the next latent.
 
     Args:
       data, log_post_next [n, S, C]: this device's transitions and sg log q(z_{t+1}).
       weight: [E, n_all] of the gathered transitions, 0 where a pair does not count.
     """
     data, log_q = mesh.gather((data, log_post_next), "ensemble")
+    targets = random_targets(member, data) if kind == "rnd" else None
+    log_q = log_q if targets is None else targets
     stoch = one_hot(data.latent.stoch, member.cfg, member.precision.compute)
     counts_En = (weight > 0) & is_real(weight.shape[0], cfg)[:, None]
 
@@ -182,5 +204,5 @@ def gradients(
     if cfg.members <= 1:
         novelty = jnp.zeros(log_p.shape[1] // mesh.axis_size("ensemble"), loss_E.dtype)
     else:
-        novelty = disagreement(log_p, cfg, kind)
+        novelty = disagreement(log_p, targets, cfg, kind)
     return grads, MemberSums(loss_E, weight_E, novelty)

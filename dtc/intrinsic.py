@@ -9,14 +9,14 @@ import jax.numpy as jnp
 from dtc.numerics import accum, ema_from_start, variance
 from dtc.types import Array
 
-NOVELTIES = ("jsd", "anova", "seed", "error")
+NOVELTIES = ("jsd", "anova", "seed", "error", "rnd")
 
 
 @dataclass(frozen=True)
 class CuriosityConfig:
     """What counts as new, and how fast it becomes boring."""
 
-    novelty: str = "jsd"  # jsd | anova | seed | error
+    novelty: str = "jsd"  # jsd | anova | seed | error | rnd
     fast_rate: float = 0.1  # EMA rate of C_fast, an update
     slow_rate: float = 0.005  # EMA rate of C_slow, an update
     threshold: float = 0.05  # competence or surprise below this share of C_slow is boring

@@ -40,6 +40,7 @@ class Purpose(enum.IntEnum):
     EVAL_STEP = 13
     EVAL_LATENT = 14
     EVAL_POLICY = 15
+    RANDOM_TARGET = 16  # of the bonus `rnd`
 
 
 @dataclass(frozen=True)

@@ -206,15 +206,28 @@ def test_pairs_of_weight_zero_add_nothing_even_where_they_are_nan(params):
 def test_novelty_is_the_disagreement_of_the_members_predictions(alone, log_p):
     p_ENSC = np.exp(log_p)
     means_ENF = p_ENSC.reshape(K, N, S * C)
+    p_random = np.exp(ensemble.random_targets(MEMBER, INPUTS.data))
     theirs = {
         "jsd": intrinsic.jsd(p_ENSC),
         "anova": intrinsic.anova(means_ENF, np.zeros_like(means_ENF), 1),
         "seed": intrinsic.seed_novelty(means_ENF, means_ENF * (1 - means_ENF)),
         "error": intrinsic.expected_error(p_ENSC.sum(0), K),
+        "rnd": (p_random * (np.log(p_random) - log_p)).sum(-1).mean((0, -1)),
     }
     assert (theirs["jsd"] > 1e-3).all()
     assert_close(alone.novelty, theirs, rtol=1e-4)
     np.testing.assert_allclose(alone.sums.novelty, alone.novelty["jsd"], rtol=1e-5)
+
+
+def test_the_random_network_s_bonus_is_what_the_members_have_yet_to_learn_of_it(params, log_p):
+    log_q = np.asarray(ensemble.random_targets(MEMBER, INPUTS.data))
+    learn_it = jax.jit(lambda p: ensemble.gradients(MEMBER, p, *real_inputs(), CFG, "rnd")[1])
+    found = learn_it(real(params))
+    kl_EN = (np.exp(log_q) * (log_q - log_p)).sum((-1, -2))
+    np.testing.assert_allclose(found.loss, (INPUTS.weight[:K] * kl_EN).sum(1), rtol=1e-4)
+    np.testing.assert_allclose(found.novelty, kl_EN.mean(0) / S, rtol=1e-4)
+    found = ensemble.disagreement(np.repeat(log_q[None], K, 0), log_q, CFG, "rnd")
+    np.testing.assert_array_equal(found, np.zeros(N))
 
 
 def test_identical_members_find_nothing_new(params):

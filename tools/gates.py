@@ -66,6 +66,7 @@ NO_CURIOSITY = "--config.behaviour.mode=task"
 NO_MEMBERS = "--config.ensemble.members=0 --config.behaviour.mode=task"
 SEED_NOVELTY = "--config.curiosity.novelty=seed"
 ERROR_REWARD = "--config.curiosity.novelty=error"
+RANDOM_NETWORK = "--config.curiosity.novelty=rnd"
 
 GATES = {
     "cartpole": Gate(
@@ -100,7 +101,7 @@ GATES = {
         task("keydoor", 60_000, "explore"),
         measures.keydoor,
         (Bar("states_seen", ">=", 0.9, 0.95), Bar("return", ">=", 0.8, 0.9)),
-        (SEED_NOVELTY, ERROR_REWARD),
+        (RANDOM_NETWORK, SEED_NOVELTY, ERROR_REWARD),
     ),
     "noisytv": Gate(
         task("noisytv", 60_000, "explore"),
