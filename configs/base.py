@@ -54,7 +54,7 @@ def get_config() -> ml_collections.ConfigDict:
             ),
             ensemble=dict(members=5, data_share=1.0),
             curiosity=dict(
-                novelty="jsd",  # jsd | anova | seed
+                novelty="jsd",  # jsd | anova | seed | error | rnd
                 fast_rate=0.1,
                 slow_rate=0.005,
                 threshold=0.05,
@@ -72,7 +72,8 @@ def get_config() -> ml_collections.ConfigDict:
                 intrinsic_discount=1 - 1 / 333,
                 lam=0.95,
                 entropy=3e-4,
-                explore_entropy=3e-4,
+                explore_entropy=0.2,
+                entropy_rate=0.05,
                 unimix=0.01,
                 extrinsic_weight=1.0,
                 intrinsic_weight=0.1,

@@ -19,7 +19,7 @@ def get_config() -> ml_collections.ConfigDict:
     config.replay.update(slots=32768, batch=32, length=16)
     config.model.update(size="nano", encoder_layers=1, decoder_layers=1, dyn_free_nats=0.0)
     config.dream.update(starts=64, horizons=(8, 16, 32))
-    config.behaviour.update(pool_units=32, entropy=3e-3, explore_entropy=5e-2, slow_rate=0.1)
+    config.behaviour.update(pool_units=32, entropy=3e-3, slow_rate=0.1)
     config.behaviour.update(discount=0.99, intrinsic_weight=0.3, intrinsic_discount=0.97)
     config.behaviour.intrinsic_floor = 0.1
     config.optimizer.update(model_lr=2e-3, member_lr=1e-3)

@@ -33,7 +33,8 @@ class BehaviourConfig:
     intrinsic_discount: float = 1 - 1 / 333  # of intrinsic returns
     lam: float = 0.95  # of the lambda-returns
     entropy: float = 3e-4  # weight of a policy's entropy, nats
-    explore_entropy: float = 3e-4  # of the reward-free one, which shall cover what is new
+    explore_entropy: float = 0.2  # of the reward-free one's, in units of its mean |advantage|
+    entropy_rate: float = 0.05  # EMA rate of that mean
     unimix: float = 0.01  # share of the uniform distribution in a categorical policy
     extrinsic_weight: float = 1.0  # w_e
     intrinsic_weight: float = 0.1  # w_i
@@ -62,7 +63,8 @@ class Policy:
 
     name: str
     rewards: tuple[Reward, ...]
-    entropy: float  # weight
+    entropy: float  # weight of its entropy
+    is_relative: bool = False  # that weight is in units of the mean |advantage|
 
 
 def policies(cfg: BehaviourConfig) -> tuple[Policy, ...]:
@@ -75,7 +77,7 @@ def policies(cfg: BehaviourConfig) -> tuple[Policy, ...]:
         return (Policy("task", (extrinsic, intrinsic), cfg.entropy),)
     task = Policy("task", (dataclasses.replace(extrinsic, weight=1.0),), cfg.entropy)
     alone = dataclasses.replace(intrinsic, weight=1.0)
-    explore = Policy("explore", (alone,), cfg.explore_entropy)
+    explore = Policy("explore", (alone,), cfg.explore_entropy, is_relative=True)
     return (task,) if cfg.mode == "task" else (explore, task)
 
 
@@ -166,6 +168,25 @@ def slow_part(params: PyTree) -> PyTree:
 def update_slow(slow: PyTree, params: PyTree, cfg: BehaviourConfig) -> PyTree:
     """slow + rate (params - slow)."""
     return jax.tree.map(lambda s, p: ema(s, p, cfg.slow_rate), slow, slow_part(params))
+
+
+def next_entropy_weight(
+    weight: Array, advantage: Array, update: Array, policy: Policy, cfg: BehaviourConfig
+) -> Array:
+    """[] the weight of a policy's entropy in the update after this one.
+
+    That of a reward-free policy follows its mean |advantage|. As novelty wears off, advantages fall
+    from 0.5 to 0.03 of the range of returns: under a constant weight such a policy settles on one
+    way at first, or walks at random later.
+
+    Args:
+      weight: [] of this update.
+      advantage: [] mean |A| of this update, over all devices.
+      update: [] int32, how many updates came before.
+    """
+    if not policy.is_relative:
+        return weight
+    return ema_from_start(weight, policy.entropy * advantage, cfg.entropy_rate, update + 1)
 
 
 def sample_action(
@@ -311,18 +332,26 @@ class ChunkData(NamedTuple):
 
 
 def loss(
-    net: Behaviour, params: PyTree, slow: PyTree, data: ChunkData, spec: EnvSpec
+    net: Behaviour,
+    params: PyTree,
+    slow: PyTree,
+    data: ChunkData,
+    spec: EnvSpec,
+    entropy_weight: Array,
 ) -> tuple[Array, dict[str, Array]]:
     """Summed actor and critic losses of some dreamed steps.
 
     -w (log p(a) sg(A) + eta H[p]) for the actor; for each critic w (CE(v, R) + CE(v, v_slow)) with
     R and v_slow two-hot.
+
+    Args:
+      entropy_weight: [] eta, see `next_entropy_weight`.
     """
     cfg, w = net.cfg, data.targets.weight
     output, logits, weights = net.apply({"params": params}, data.feature, method="everything")
     slow_logits = net.apply({"params": slow}, data.feature, method="values")
     log_prob, entropy = log_prob_and_entropy(output, data.action, data.mask, spec, cfg)
-    policy = -w * (log_prob * data.targets.advantage + cfg.entropy * entropy)
+    policy = -w * (log_prob * data.targets.advantage + entropy_weight * entropy)
     value = {
         name: w * critic_loss(logits[name], slow_logits[name], target, net.bins, cfg)
         for name, target in data.targets.returns.items()
@@ -353,6 +382,7 @@ def gradients(
     chunk: int,
     feature_fn,
     spec: EnvSpec,
+    entropy_weight: Array,
 ) -> tuple[PyTree, dict[str, Array]]:
     """Gradients and metrics of the mean loss over the dreamed steps before the horizon.
 
@@ -360,7 +390,9 @@ def gradients(
     horizon runs fewer. `data.feature` holds latents, turned into features by `feature_fn`.
     """
     num = data.targets.weight.shape[1]
-    grad_fn = jax.value_and_grad(lambda p, part: loss(net, p, slow, part, spec), has_aux=True)
+    grad_fn = jax.value_and_grad(
+        lambda p, part: loss(net, p, slow, part, spec, entropy_weight), has_aux=True
+    )
 
     def part(i: Array) -> tuple[PyTree, dict[str, Array]]:
         piece = jax.tree.map(lambda x: lax.dynamic_slice_in_dim(x, i * chunk, chunk, 0), data)

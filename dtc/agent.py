@@ -1,6 +1,5 @@
 """The agent's static side: configs, environment and networks, and the functions made of them."""
 
-import dataclasses
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -55,11 +54,10 @@ class Agent:
     def net(self, policy: Policy) -> Behaviour:
         """The networks of one policy."""
         spec, m = self.env.spec, self.model
-        cfg = dataclasses.replace(self.behaviour, entropy=policy.entropy)
         outputs = spec.action.num_classes or 2 * spec.action.shape[0]
         critics = tuple(r.name for r in policy.rewards)
         return Behaviour(
-            cfg, m.groups, m.classes, m.units, m.bins, critics, outputs, self.precision
+            self.behaviour, m.groups, m.classes, m.units, m.bins, critics, outputs, self.precision
         )
 
     def feature(self, latent: Latent) -> Array:

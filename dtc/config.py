@@ -201,6 +201,7 @@ RANGES = {  # every number of the configuration, elements of tuples alike
     "behaviour.lam": SHARE,
     "behaviour.entropy": NATURAL,
     "behaviour.explore_entropy": NATURAL,
+    "behaviour.entropy_rate": RATE,
     "behaviour.unimix": BELOW_ONE,
     "behaviour.extrinsic_weight": NATURAL,
     "behaviour.intrinsic_weight": NATURAL,

@@ -63,6 +63,7 @@ class Carrier(NamedTuple):
     average: dict[str, PyTree]  # of behaviour's parameters over the latest updates
     opt: OptState
     scales: dict[str, dict[str, ReturnScale]]  # by policy and kind of reward
+    entropy: dict[str, Array]  # weight of each policy's entropy, [] float32
     curiosity: CuriosityState
     actor: ActorState  # [N, ...]
     episodes: tuple[Array, Array]  # return and length of running episodes, [N] float32
@@ -82,6 +83,7 @@ def specs(a: Agent) -> Carrier:
         average=same,
         opt=OptState(same, members, same),
         scales=same,
+        entropy=same,
         curiosity=same,
         actor=sharded,
         episodes=sharded,
@@ -132,6 +134,7 @@ def init(seed: Array, a: Agent) -> Carrier:
             }
             for p in a.policies
         },
+        entropy={p.name: jnp.asarray(p.entropy, wide) for p in a.policies},
         curiosity=intrinsic.init(len(a.dream.horizons)),
         actor=collector.init(root, mesh.global_ids(num_local), a.env, a.trunk, a.vector),
         episodes=(zeros_N, zeros_N),
@@ -319,6 +322,7 @@ def learn_in_dreams(
         a.dream.chunk,
         a.feature,
         a.env.spec,
+        carrier.entropy[name],
     )
     info |= losses | {"novelty": dreamed.novelty.sum() / (horizon * starts.ids.shape[0])}
     at_start = {kind: ret[0] for kind, ret in found.returns.items()}
@@ -471,6 +475,16 @@ def update(carrier: Carrier, a: Agent) -> tuple[Carrier, Scalars]:
     seen = Latent(by_sample(info.seen.deter).astype(a.precision.compute), by_sample(info.seen.ids))
     stored = replay.write_back(carrier.replay, info.batch.sampled, seen, a.codecs)
     slow, average = followers(carrier, params.behaviour, a)
+    entropy = {
+        p.name: actor_critic.next_entropy_weight(
+            carrier.entropy[p.name],
+            scalars[f"{p.name}/advantage"],
+            carrier.update,
+            p,
+            a.behaviour,
+        )
+        for p in a.policies
+    }
     scalars |= norms | {f"curiosity/{k}": v for k, v in curious._asdict().items() if k != "bucket"}
     scalars["curiosity/horizon"] = horizon_of(carrier, a)
     new = carrier._replace(
@@ -480,6 +494,7 @@ def update(carrier: Carrier, a: Agent) -> tuple[Carrier, Scalars]:
         average=average,
         opt=opt,
         scales=info.scales,
+        entropy=entropy,
         curiosity=curiosity,
         replay=stored,
     )
@@ -515,8 +530,9 @@ def ratios(scalars: Scalars, a: Agent) -> tuple[Scalars, Array]:
     rest["loss/member"] = mean("member_loss", "member_pairs")
     for policy in a.policies:
         names = [f"{policy.name}/{reward.name}/advantage" for reward in policy.rewards]
-        size = jnp.maximum(jnp.stack([rest[name] for name in names]).sum(), 1e-20)
-        rest |= {f"{name}_share": rest[name] / size for name in names}
+        size = jnp.stack([rest[name] for name in names]).sum()
+        rest |= {f"{name}_share": rest[name] / jnp.maximum(size, 1e-20) for name in names}
+        rest[f"{policy.name}/advantage"] = size
     return rest, novelty
 
 

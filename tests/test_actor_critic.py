@@ -122,6 +122,19 @@ def test_each_mode_has_its_policies_with_the_acting_one_first(mode, expected):
     )
 
 
+def test_the_entropy_weight_follows_the_advantage_in_the_reward_free_policy_alone():
+    cfg = replace(CFG, mode="explore", entropy_rate=0.25)
+    sizes = [2.0, 4.0, 1.0]
+    found = {}
+    for policy in actor_critic.policies(cfg):
+        weight = jnp.float32(policy.entropy)
+        for t, size in enumerate(sizes):
+            weight = actor_critic.next_entropy_weight(weight, size, jnp.int32(t), policy, cfg)
+        found[policy.name] = float(weight)
+    slow = ((2.0 + 4.0) / 2 * 2 + 1.0) / 3  # a running mean until t = 1 / rate
+    assert found == {"explore": pytest.approx(0.3 * slow), "task": pytest.approx(0.02)}
+
+
 # Targets
 
 
@@ -261,8 +274,8 @@ LATENT = Latent(normal(H, N, D), RNG.integers(C, size=(H, N, S)).astype(np.uint8
 DATA = ChunkData(np.asarray(feature_fn(LATENT)), ACTION, MASK, TARGETS)
 
 
-def loss(params, slow, data, net=NET, spec=DISCRETE):
-    return actor_critic.loss(net, params, slow, data, spec)
+def loss(params, slow, data, net=NET, spec=DISCRETE, entropy_weight=CFG.entropy):
+    return actor_critic.loss(net, params, slow, data, spec, entropy_weight)
 
 
 @pytest.fixture(scope="module")
@@ -304,9 +317,8 @@ def test_the_gradient_reaches_every_parameter_and_no_slow_one(loss_and_gradients
 
 
 def test_without_advantage_and_entropy_the_actor_has_no_gradient(params, slow):
-    net = NET.clone(cfg=replace(CFG, entropy=0.0))
     still = DATA._replace(targets=TARGETS._replace(advantage=0 * TARGETS.advantage))
-    grads = jax.jit(jax.grad(lambda p: loss(p, slow, still, net)[0]))(params)
+    grads = jax.jit(jax.grad(lambda p: loss(p, slow, still, entropy_weight=0.0)[0]))(params)
     assert not any(jnp.any(g) for g in jax.tree.leaves(grads["actor"]))
     assert jnp.any(grads["critic_extrinsic"]["Dense_0"]["kernel"])
 
@@ -343,7 +355,7 @@ def chunked():
     """(params, slow, data, horizon) -> gradients and metrics, two steps at a time."""
     return jax.jit(
         lambda params, slow, data, horizon: actor_critic.gradients(
-            NET, params, slow, data, horizon, 2, feature_fn, DISCRETE
+            NET, params, slow, data, horizon, 2, feature_fn, DISCRETE, CFG.entropy
         )
     )
 

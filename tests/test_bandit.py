@@ -85,7 +85,9 @@ def chance_of_second_arm(unknown_arm, late):
         )
         slow = actor_critic.slow_part(params)
         data = ChunkData(dreamed.latent, dreamed.action, None, found)
-        grads, _ = actor_critic.gradients(NET, params, slow, data, PULLS, PULLS, feature, SPEC)
+        grads, _ = actor_critic.gradients(
+            NET, params, slow, data, PULLS, PULLS, feature, SPEC, zero
+        )
         return jax.tree.map(lambda p, g: p - g, params, grads), None
 
     params, _ = jax.lax.scan(update, net, jnp.arange(UPDATES))
