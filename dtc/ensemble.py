@@ -60,14 +60,19 @@ class MemberSums(NamedTuple):
     novelty: Array  # [n] of this device's own transitions
 
 
-def init(root: Key, member: Member, num_actions: int, num_local: int) -> PyTree:
-    """This device's members [num_local, ...], each from its own key."""
+def init_one(key: Key, member: Member, num_actions: int) -> PyTree:
+    """One member's parameters."""
     cfg = member.cfg
     args = (jnp.zeros((1, cfg.deter)), jnp.zeros((1, cfg.groups * cfg.classes)))
+    return member.init(key, *args, jnp.zeros((1, num_actions)))["params"]
+
+
+def init(root: Key, member: Member, num_actions: int, num_local: int) -> PyTree:
+    """This device's members [num_local, ...], each from its own key."""
 
     def one(member_id: Array) -> PyTree:
         key = mesh.mesh_key(root, Purpose.MEMBER_INIT, member_id, 0)
-        return member.init(key, *args, jnp.zeros((1, num_actions)))["params"]
+        return init_one(key, member, num_actions)
 
     return jax.vmap(one)(mesh.member_ids(num_local))
 
@@ -92,13 +97,11 @@ def sum_members(x_E: Array) -> Array:
 
 def random_targets(member: Member, data: Transitions) -> Array:
     """log p [n, S, C] of every given transition under a member that nobody trains."""
-    stoch = one_hot(data.latent.stoch, member.cfg, member.precision.compute)
-    inputs = (data.latent.deter, stoch, data.action)
     with jax.ensure_compile_time_eval():  # constants of the program, not drawn in each step
-        blank = [jnp.zeros((1, *x.shape[1:]), x.dtype) for x in inputs]
         key = mesh.mesh_key(jax.random.key(0), Purpose.RANDOM_TARGET, 0, 0)
-        variables = jax.jit(member.init)(key, *blank)
-    return jax.lax.stop_gradient(member.apply(variables, *inputs))
+        params = jax.jit(lambda k: init_one(k, member, data.action.shape[-1]))(key)
+        alone = jax.tree.map(lambda x: x[None], params)
+    return jax.lax.stop_gradient(predict(member, alone, data)[0])
 
 
 def disagreement(log_p: Array, targets: Array | None, cfg: EnsembleConfig, kind: str) -> Array:
