@@ -92,6 +92,7 @@ def get_config() -> ml_collections.ConfigDict:
                 explore_lr=3e-4,
                 critic_lr=3e-4,
                 warmup=100,
+                model_decay=0,
                 behaviour_warmup=1000,
                 agc=0.3,
                 agc_floor=1e-3,

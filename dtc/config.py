@@ -219,6 +219,7 @@ RANGES = {  # every number of the configuration, elements of tuples alike
     "optimizer.critic_lr": POSITIVE,
     "optimizer.warmup": NATURAL,
     "optimizer.behaviour_warmup": NATURAL,
+    "optimizer.model_decay": NATURAL,
     "optimizer.agc": POSITIVE,
     "optimizer.agc_floor": POSITIVE,
     "optimizer.beta1": BELOW_ONE,

@@ -27,6 +27,7 @@ class OptimizerConfig:
     critic_lr: float = 3e-4  # of critics and salience
     warmup: int = 100  # updates of linear warm-up of trunk and members, 0: none
     behaviour_warmup: int = 1000  # the same of actors and critics: longer, see BUILD.md
+    model_decay: int = 0  # updates after which the trunk's rate falls as 1/sqrt(update), 0: never
     agc: float = 0.3  # largest gradient norm of a tensor, in norms of that tensor
     agc_floor: float = 1e-3  # least norm a tensor is taken to have: tensors that start at 0 learn
     beta1: float = 0.9  # decay of the mean of the scaled gradients
@@ -51,7 +52,7 @@ class OptimizerConfig:
             value = getattr(self, name)
             if not 0 <= value < 1:
                 raise ValueError(f"optimizer.{name}={value} must lie in [0, 1), e.g. 0.9.")
-        for name in ("warmup", "behaviour_warmup"):
+        for name in ("warmup", "behaviour_warmup", "model_decay"):
             if getattr(self, name) < 0:
                 raise ValueError(
                     f"optimizer.{name}={getattr(self, name)} must not be negative. Use 0 for none."
@@ -84,21 +85,27 @@ def clip_by_parameter_norm(clip: float, floor: float) -> optax.GradientTransform
 
 
 def make(
-    lr: float, cfg: OptimizerConfig, warmup: int | None = None
+    lr: float, cfg: OptimizerConfig, warmup: int | None = None, decay: int = 0
 ) -> optax.GradientTransformation:
     """AGC, then LaProp (Ziyin et al. 2020): the gradient scaled by its RMS first, averaged after.
 
-    `warmup` updates of linear warm-up replace those of `cfg` where given.
+    `warmup` updates of linear warm-up replace those of `cfg` where given; after `decay` updates, if
+    any, the rate falls as 1 / sqrt(update).
 
     For stacked members, vmap `init` and `apply`: each member is clipped on its own.
     """
     warmup = max(cfg.warmup if warmup is None else warmup, 1)
+
+    def rate(count: Array) -> Array:
+        n = count + 1  # with the count alone the first update would be zero
+        fall = jnp.sqrt(jnp.minimum(1.0, decay / n)) if decay else 1.0
+        return lr * jnp.minimum(1.0, n / warmup) * fall
+
     return optax.chain(
         clip_by_parameter_norm(cfg.agc, cfg.agc_floor),
         optax.scale_by_rms(cfg.beta2, cfg.eps, bias_correction=True),
         optax.ema(cfg.beta1, debias=True),
-        # count + 1: with the count alone the first update would be zero.
-        optax.scale_by_learning_rate(lambda count: lr * jnp.minimum(1.0, (count + 1) / warmup)),
+        optax.scale_by_learning_rate(rate),
     )
 
 

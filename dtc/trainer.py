@@ -103,7 +103,7 @@ def optimizers(a: Agent) -> OptState:
     """The gradient transformations of trunk, members and behaviour."""
     cfg = a.optimizer
     return OptState(
-        trunk=optimizer.make(cfg.model_lr, cfg),
+        trunk=optimizer.make(cfg.model_lr, cfg, decay=cfg.model_decay),
         members=optimizer.make(cfg.member_lr, cfg),
         behaviour=optimizer.make_behaviour(cfg),
     )

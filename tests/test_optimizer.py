@@ -82,6 +82,18 @@ def test_no_warm_up_means_the_full_rate_at_once():
     np.testing.assert_allclose(after["w"], [-1e-2, -1e-2], rtol=1e-3)
 
 
+def test_after_the_decay_the_rate_falls_as_one_over_the_root_of_the_update():
+    tx = optimizer.make(1e-2, OptimizerConfig(warmup=2), decay=4)
+    params, grads = {"w": jnp.zeros(1)}, {"w": jnp.ones(1)}
+    state, norms = tx.init(params), []
+    for _ in range(16):
+        _, state, info = optimizer.apply(tx, grads, state, params)
+        norms.append(info.update_norm)
+    n = np.arange(1, 17)
+    expected = np.where(n <= 4, np.minimum(1, n / 2), np.sqrt(4 / n))
+    np.testing.assert_allclose(norms, 1e-2 * expected, rtol=1e-3)
+
+
 @pytest.mark.parametrize("scale", [1e-6, 1e3])
 def test_updates_do_not_depend_on_the_scale_of_the_gradient(scale):
     cfg = OptimizerConfig(agc=1e12)
@@ -141,6 +153,7 @@ def test_info_holds_the_norms_of_gradient_and_step():
         {"beta1": 1.0},
         {"beta2": -0.1},
         {"warmup": -1},
+        {"model_decay": -1},
     ],
 )
 def test_impossible_settings_are_refused_by_name(setting):
