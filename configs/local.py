@@ -24,6 +24,6 @@ def get_config() -> ml_collections.ConfigDict:
     config.behaviour.intrinsic_floor = 0.1
     config.optimizer.update(model_lr=2e-3, member_lr=1e-3)
     config.optimizer.update(actor_lr=3e-4, explore_lr=3e-3, critic_lr=2e-3)
-    config.optimizer.behaviour_warmup = 300
+    config.optimizer.update(behaviour_warmup=300, model_decay=1000)
     config.run.update(steps=60_000, prefill=128, eval_every=250)
     return config
