@@ -8,7 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dtc import replay
+from configs import base
+from dtc import config, replay
+from launch import writers
 from tests.programs import program_on
 from tools import calibration, gates, measures
 from tools.gates import Bar, Gate
@@ -55,16 +57,37 @@ def test_a_seed_that_has_its_result_is_not_run_again(tmp_path, monkeypatch):
         gates.run_seed(ATLEAST, tmp_path / "other", 0, ())
 
 
+def trains_to(env_steps, run, commands):
+    """In place of subprocess.run: notes the command and leaves a run of so many steps."""
+
+    def train(command, **kwargs):
+        commands.append(command)
+        settings = base.get_config()
+        settings.run.steps = 10
+        writers.write_config(run, config.from_dict(settings))
+        (run / "metrics.jsonl").write_text(json.dumps({"env_steps": env_steps}) + "\n")
+
+    return train
+
+
 def test_an_interrupted_run_is_resumed(tmp_path, monkeypatch):
     commands = []
-    monkeypatch.setattr(gates.subprocess, "run", lambda command, **_: commands.append(command))
     gate = Gate(gates.task("bandit", 10), lambda run: {"return": 1.0}, ())
     (tmp_path / "new").mkdir()
     (tmp_path / "old" / "checkpoints" / "100").mkdir(parents=True)
     for name in ("new", "old"):
+        monkeypatch.setattr(gates.subprocess, "run", trains_to(10, tmp_path / name, commands))
         gates.run_seed(gate, tmp_path / name, 3, ("--more=1",))
     assert ["--resume" in command for command in commands] == [False, True]
     assert all("--seed=3" in command and "--more=1" in command for command in commands)
+
+
+def test_a_run_that_was_stopped_early_has_no_result(tmp_path, monkeypatch):
+    monkeypatch.setattr(gates.subprocess, "run", trains_to(9, tmp_path, []))
+    gate = Gate(gates.task("bandit", 10), lambda run: {"return": 1.0}, ())
+    with pytest.raises(SystemExit, match="stopped after 9 of 10 environment steps"):
+        gates.run_seed(gate, tmp_path, 3, ())
+    assert not (tmp_path / "result.json").exists()
 
 
 def test_a_gate_that_does_not_exist_is_refused(capsys):

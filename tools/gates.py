@@ -26,7 +26,7 @@ if __name__ == "__main__":  # then tools/ stands first, not the repository
 import numpy as np
 from rich.table import Table
 
-from launch import figures, writers
+from launch import figures, saved, writers
 from tools import measures
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -200,6 +200,8 @@ def run_seed(gate: Gate, run: Path, seed: int, flags: tuple[str, ...]) -> Figure
     if not result.is_file():
         start = time.monotonic()
         _train(gate, run, seed, flags)
+        if gate.program == "launch/main.py":
+            _check_finished(run)
         found = gate.measure(run) | {"wall_minutes": (time.monotonic() - start) / 60}
         result.write_text(json.dumps(found, indent=1) + "\n")
     return json.loads(result.read_text())
@@ -216,6 +218,17 @@ def _train(gate: Gate, run: Path, seed: int, flags: tuple[str, ...]) -> None:
     run.parent.mkdir(parents=True, exist_ok=True)
     with (run.parent / f"{run.name}.log").open("a") as log:
         subprocess.run(command, cwd=ROOT, stdout=log, stderr=log, check=True)
+
+
+def _check_finished(run: Path) -> None:
+    """Raises SystemExit where the run was stopped before its budget was used."""
+    budget = saved.settings(run).run.steps
+    *_, last = writers.read_metrics(run / writers.METRICS)
+    if last["env_steps"] < budget:
+        raise SystemExit(
+            f"{run} stopped after {last['env_steps']} of {budget} environment steps. "
+            "Give the same command again to go on."
+        )
 
 
 def _draw(directory: Path, seeds: int, labels: Sequence[str]) -> None:
