@@ -64,7 +64,7 @@ class Policy:
     name: str
     rewards: tuple[Reward, ...]
     entropy: float  # weight of its entropy
-    is_relative: bool = False  # that weight is in units of the mean |advantage|
+    is_relative: bool = False  # novelty and that weight are in units of their means: reward-free
 
 
 def policies(cfg: BehaviourConfig) -> tuple[Policy, ...]:

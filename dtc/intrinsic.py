@@ -89,6 +89,16 @@ def update(
     return CuriosityState(fast, slow, t, boredom, bucket), info
 
 
+def relative(novelty: Array, state: CuriosityState) -> Array:
+    """[...] novelty in units of C_fast (1 before the first update).
+
+    Neither its wear nor the swings that all states share from update to update are left in it: a
+    critic of raw novelty is always behind both.
+    """
+    size = jnp.abs(state.fast)
+    return novelty / jnp.where(size == 0, 1, size)
+
+
 def horizon_bucket(bucket: Array, boredom: Array, num_buckets: int, hysteresis: float) -> Array:
     """[] int32 next horizon bucket: boredom 0 is the longest, edges at i / num_buckets.
 

@@ -299,6 +299,10 @@ def learn_in_dreams(
     name, net, horizon = policy.name, a.net(policy), horizon_of(carrier, a)
     value_0 = agent.model_fns(a, params, policy).value(starts.latent)
     rewards = {"extrinsic": dreamed.reward, "intrinsic": dreamed.novelty}
+    if policy.is_relative:
+        (only,) = policy.rewards
+        per_step = 1 - only.discount  # a return is then a weighted mean, near 1
+        rewards["intrinsic"] = per_step * intrinsic.relative(dreamed.novelty, carrier.curiosity)
     found, scales, info = actor_critic.targets(
         rewards,
         dreamed.cont,

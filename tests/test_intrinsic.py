@@ -220,6 +220,19 @@ def test_competence_and_boredom_do_not_depend_on_the_scale_of_novelty(scale):
     np.testing.assert_allclose(one.boredom, other.boredom, atol=1e-6)
 
 
+@pytest.mark.parametrize("scale", [1e-4, 1.0, 1e4])
+def test_relative_novelty_has_mean_one_and_no_scale(scale):
+    novelty = jnp.asarray([0.5, 1.0, 1.5])
+    state, _ = intrinsic.update(
+        intrinsic.init(3), scale * novelty.mean(), CuriosityConfig(), num_buckets=3
+    )
+    np.testing.assert_allclose(intrinsic.relative(scale * novelty, state), novelty, rtol=1e-6)
+
+
+def test_relative_novelty_is_finite_before_there_is_a_mean():
+    np.testing.assert_array_equal(intrinsic.relative(jnp.ones(2), intrinsic.init(3)), 1.0)
+
+
 def test_zero_novelty_gives_zero_competence_and_not_nan():
     info = run(np.zeros(20))
     assert not np.any(info.competence) and not np.any(info.surprise)

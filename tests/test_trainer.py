@@ -42,6 +42,19 @@ def relative(a, b):
     return np.linalg.norm(np.asarray(a) - b) / norm if norm > 0 else np.abs(a).max(initial=0)
 
 
+def test_a_reward_free_policy_reads_novelty_in_units_of_its_mean():
+    program = program_on((1, 1), behaviour__mode="explore")
+    carrier = program.init(jnp.uint32(0))  # its critics start at 0: a return is novelty alone
+
+    def mean_return(fast):
+        curiosity = carrier.curiosity._replace(fast=jnp.full_like(carrier.curiosity.fast, fast))
+        copy = jax.tree.map(jnp.copy, carrier._replace(curiosity=curiosity))
+        return float(program.train(copy, jnp.int32(1))[1].mean["explore/intrinsic/return"])
+
+    assert mean_return(1.0) > 0
+    np.testing.assert_allclose(mean_return(0.25), 4 * mean_return(1.0), rtol=1e-5)
+
+
 MESHES = [(8, 1), (4, 2), (2, 4), (1, 8), (2, 5)]
 
 
