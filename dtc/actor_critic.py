@@ -240,6 +240,7 @@ class Targets(NamedTuple):
     returns: dict[str, Array]  # each critic's lambda-return
     advantage: Array  # weighted, scaled sum
     weight: Array  # discounted probability that the dream still runs
+    runs: Array  # bool, whether it rather does than not: the steps that statistics are of
 
 
 def targets(
@@ -262,16 +263,24 @@ def targets(
     the end of an episode (Burda et al. 2019, section 2.3), in a familiar place: the end is worth
     the slow low percentile of R. With 0 an explorer would avoid every terminal state.
 
+    Percentiles and metrics are of steps that come before the dreamed episode's end. Nothing trains
+    the model beyond it: novelty stays high there, and a goal may pay again and again.
+
     Args:
       dreamed_reward, value_tp1: by kind, [H, n]; cont [H, n]: at s_{t+1}.
       value_0, alive_0: at s_0, [n].
       update: [] int32, how many updates came before.
+
+    Returns:
+      (targets, scales, metrics); those named `sum/...` are to be divided by `sum/steps`.
     """
     steps_H1 = jnp.arange(cont.shape[0])[:, None]
     valid_Hn = jnp.broadcast_to(steps_H1 < horizon, cont.shape)
     cont = jnp.where(valid_Hn, cont, 0.0)
+    runs_Hn = valid_Hn & (jnp.cumprod(jnp.concatenate([alive_0[None], cont[:-1]]), 0) > 0.5)
+    mean = lambda x: jnp.where(runs_Hn, x, 0.0).sum() / (horizon * x.shape[1])  # noqa: E731
     out: dict[str, Array] = {}
-    info: dict[str, Array] = {}
+    info = {"sum/steps": mean(jnp.ones_like(cont))}
     parts: dict[str, Array] = {}
     new_scales: dict[str, ReturnScale] = {}
     for kind in policy.rewards:
@@ -283,7 +292,7 @@ def targets(
             in_axes=1,
             out_axes=1,
         )(reward, kind.discount * cont, value_tp1[name])
-        scale, sizes = _scale(ret, horizon, scales[name], update, cfg)
+        scale, sizes = _scale(ret, runs_Hn, scales[name], update, cfg)
         value_t = jnp.concatenate([value_0[name][None], value_tp1[name][:-1]])
         weight = kind.weight * (1.0 - boredom if name == "intrinsic" else 1.0)
         spread = jnp.maximum(kind.floor, scale.high - scale.low)
@@ -292,29 +301,21 @@ def targets(
         info |= {f"{name}/return_scale": spread} | {
             f"{name}/return_{k}": v for k, v in sizes.items()
         }
-        info[f"{name}/return"] = _valid_mean(ret, horizon)
-        info[f"{name}/value"] = _valid_mean(jnp.where(valid_Hn, value_t, 0.0), horizon)
-    for name, part in parts.items():
-        info[f"{name}/advantage"] = _valid_mean(jnp.abs(part), horizon)
+        info |= {f"sum/{name}/return": mean(ret), f"sum/{name}/value": mean(value_t)}
+        info[f"sum/{name}/advantage"] = mean(jnp.abs(parts[name]))
     discount = max(kind.discount for kind in policy.rewards)
     alive = jnp.cumprod(jnp.concatenate([alive_0[None], discount * cont[:-1]]), 0)
     weight = jnp.where(valid_Hn, alive, 0.0)
     advantage = jnp.stack(list(parts.values())).sum(0)
-    return Targets(out, advantage, weight), new_scales, info
-
-
-def _valid_mean(x_Hn: Array, horizon: Array) -> Array:
-    """Mean over the steps before the horizon of an array that is zero beyond it."""
-    return x_Hn.sum() / (horizon * x_Hn.shape[1])
+    return Targets(out, advantage, weight, runs_Hn), new_scales, info
 
 
 def _scale(
-    ret_Hn: Array, horizon: Array, scale: ReturnScale, update: Array, cfg: BehaviourConfig
+    ret_Hn: Array, runs_Hn: Array, scale: ReturnScale, update: Array, cfg: BehaviourConfig
 ) -> tuple[ReturnScale, dict[str, Array]]:
-    """Percentiles over all devices' valid returns, and their EMAs started right."""
-    all_NH = mesh.gather_replicated(ret_Hn.T)
-    valid = jnp.broadcast_to(jnp.arange(ret_Hn.shape[0]) < horizon, all_NH.shape)
-    low, high = returns.global_percentiles(all_NH, valid, cfg.percentiles)
+    """Percentiles of all devices' returns where `runs_Hn`, and their EMAs started right."""
+    all_NH = mesh.gather_replicated(jnp.where(runs_Hn, ret_Hn, jnp.inf).T)
+    low, high = returns.global_percentiles(all_NH, all_NH < jnp.inf, cfg.percentiles)
     new = ReturnScale(
         ema_from_start(scale.low, low, cfg.return_rate, update + 1),
         ema_from_start(scale.high, high, cfg.return_rate, update + 1),
@@ -356,10 +357,11 @@ def loss(
         name: w * critic_loss(logits[name], slow_logits[name], target, net.bins, cfg)
         for name, target in data.targets.returns.items()
     }
-    info = {"entropy": entropy.sum(), "loss/actor": policy.sum()}
+    running = lambda x: jnp.where(data.targets.runs, x, 0.0).sum()  # noqa: E731
+    info = {"sum/entropy": running(entropy), "loss/actor": policy.sum()}
     info |= {f"loss/critic_{name}": v.sum() for name, v in value.items()}
     if weights is not None:
-        info["salience_entropy"] = dist.categorical_entropy(jnp.log(weights + 1e-8)).sum()
+        info["sum/salience_entropy"] = running(dist.categorical_entropy(jnp.log(weights + 1e-8)))
     return policy.sum() + sum(v.sum() for v in value.values()), info
 
 

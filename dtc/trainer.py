@@ -328,7 +328,8 @@ def learn_in_dreams(
         a.env.spec,
         carrier.entropy[name],
     )
-    info |= losses | {"novelty": dreamed.novelty.sum() / (horizon * starts.ids.shape[0])}
+    novelty = jnp.where(found.runs, dreamed.novelty, 0.0).sum() / (horizon * starts.ids.shape[0])
+    info |= losses | {"sum/novelty": novelty}
     at_start = {kind: ret[0] for kind, ret in found.returns.items()}
     return grads, scales, at_start, {f"{name}/{k}": v for k, v in info.items()}
 
@@ -395,6 +396,7 @@ def gradients(carrier: Carrier, a: Agent) -> tuple[Gradients, UpdateInfo]:
     starts = choose_starts(carrier, seen, batch, a)
 
     behaviour, scales, deter_grad, stoch_grad = {}, {}, jnp.zeros_like(deter), jnp.zeros_like(stoch)
+    acting = a.policies[0].name  # replayed returns are its, and no other critic's to learn from
     for i, policy in enumerate(a.policies):
         name = policy.name
         dreamed = dream(carrier, params, starts, policy, i * a.dream.starts, a)
@@ -402,7 +404,7 @@ def gradients(carrier: Carrier, a: Agent) -> tuple[Gradients, UpdateInfo]:
             carrier, params, starts, dreamed, policy, a
         )
         scalars |= info
-        if "extrinsic" in at_start:
+        if name == acting and "extrinsic" in at_start:
             loss, (critic, deter_grad, stoch_grad) = replay_value_gradients(
                 carrier,
                 params.behaviour[name],
@@ -522,17 +524,20 @@ def followers(
 
 
 def ratios(scalars: Scalars, a: Agent) -> tuple[Scalars, Array]:
-    """Scalars with the sums replaced by means over valid pairs; the frontier's mean novelty.
+    """Scalars with the sums replaced by means over what counts; the frontier's mean novelty.
 
     Ratios are taken here, of what is already reduced: a mean of devices' ratios is another number.
     """
-    total = {name: x for name, x in scalars.items() if name.startswith("sum/")}
+    total = {name: x for name, x in scalars.items() if "sum/" in name}
     mean = lambda x, n: total[f"sum/{x}"] / jnp.maximum(total[f"sum/{n}"], 1e-20)  # noqa: E731
     novelty = mean("novelty_frontier", "pairs_frontier")
     rest = {name: x for name, x in scalars.items() if name not in total}
     rest["curiosity/novelty_replay"] = mean("novelty_replay", "pairs_replay")
     rest["loss/member"] = mean("member_loss", "member_pairs")
     for policy in a.policies:
+        of_dreams = {k: x for k, x in total.items() if k.startswith(f"{policy.name}/")}
+        steps = jnp.maximum(of_dreams.pop(f"{policy.name}/sum/steps"), 1e-20)
+        rest |= {name.replace("sum/", ""): x / steps for name, x in of_dreams.items()}
         names = [f"{policy.name}/{reward.name}/advantage" for reward in policy.rewards]
         size = jnp.stack([rest[name] for name in names]).sum()
         rest |= {f"{name}_share": rest[name] / jnp.maximum(size, 1e-20) for name in names}

@@ -185,7 +185,7 @@ def short(problem, horizon):
 
 
 def numpy_targets(p):
-    """(returns, advantage, weight, scales) of a whole problem."""
+    """(returns, advantage, weight, runs, scales) of a whole problem."""
     after_end = {"extrinsic": 0.0, "intrinsic": p.scales["intrinsic"].low}
     ret = {
         name: returns_loop(
@@ -196,19 +196,20 @@ def numpy_targets(p):
         )
         for name, discount in DISCOUNTS.items()
     }
+    runs = np.cumprod(np.concatenate([p.alive_0[None], p.cont[:-1]]), 0) > 0.5
     rate = max(CFG.return_rate, 1 / (p.update + 1))
     advantage, scales = np.zeros(p.cont.shape), {}
     for name, weight, floor in (
         ("extrinsic", 1.0, 1.0),
         ("intrinsic", 0.5 * (1 - p.boredom), 0.01),
     ):
-        found = np.percentile(ret[name], CFG.percentiles)
+        found = np.percentile(ret[name][runs], CFG.percentiles)
         low, high = (old + rate * (x - old) for old, x in zip(p.scales[name], found, strict=True))
         before = np.concatenate([p.value_0[name][None], p.value_tp1[name][:-1]])
         advantage += weight * (ret[name] - before) / max(floor, high - low)
         scales[name] = ReturnScale(low, high)
     alive = np.cumprod(np.concatenate([p.alive_0[None], CFG.discount * p.cont[:-1]]), 0)
-    return ret, advantage, alive, scales
+    return ret, advantage, alive, runs, scales
 
 
 def test_targets_equal_a_loop():
@@ -220,12 +221,28 @@ def test_targets_equal_a_loop():
 def test_targets_of_a_cut_horizon_equal_those_of_a_shorter_dream(beyond):
     horizon = 4
     found, scales, info = compiled_targets(cut(PROBLEM, horizon, beyond))
-    ret, advantage, alive, theirs = numpy_targets(short(PROBLEM, horizon))
+    ret, *rest, theirs = numpy_targets(short(PROBLEM, horizon))
     padded = lambda x: np.concatenate([x, np.zeros((H - horizon, N))])  # noqa: E731
-    expected = ({name: padded(x) for name, x in ret.items()}, padded(advantage), padded(alive))
+    expected = jax.tree.map(padded, (ret, *rest))
     assert_close((*found, scales), (*expected, theirs), rtol=1e-4, atol=1e-5)
-    assert float(info["extrinsic/return"]) == pytest.approx(ret["extrinsic"].mean(), rel=1e-4)
+    mean = float(info["sum/extrinsic/return"] / info["sum/steps"])
+    assert mean == pytest.approx(ret["extrinsic"][rest[-1]].mean(), rel=1e-4)
     assert all(np.isfinite(x) for x in info.values())
+
+
+def test_what_is_dreamed_beyond_an_end_moves_no_scale_and_no_metric():
+    cont = np.ones((H, N), np.float32)
+    cont[2, 1] = 0.0  # the second dream ends there
+    alive = np.ones(N, np.float32)
+    alive[0] = 0.0  # the first begins at an end
+    reward = {name: x.copy() for name, x in PROBLEM.reward.items()}
+    for x in reward.values():
+        x[3:, 1], x[:, 0] = 1e3, 1e3
+    problem = PROBLEM._replace(cont=cont, alive_0=alive, reward=reward)
+    found, scales, info = compiled_targets(problem)
+    assert np.asarray(found.runs).sum() == H * (N - 1) - (H - 3)
+    assert all(scales[name].high < 100 for name in KINDS)
+    assert all(abs(x) < 100 for x in info.values())
 
 
 def test_the_first_update_takes_the_percentiles_as_they_are():
@@ -245,7 +262,7 @@ def test_full_boredom_removes_the_intrinsic_part_and_only_that():
 
 def test_both_rewards_have_a_part_in_the_advantage():
     info = compiled_targets(PROBLEM)[2]
-    size = {name: float(info[f"{name}/advantage"]) for name in KINDS}
+    size = {name: float(info[f"sum/{name}/advantage"]) for name in KINDS}
     for name in KINDS:
         assert 0.01 < size[name] / sum(size.values()) < 0.99
 
@@ -256,7 +273,7 @@ def test_percentiles_are_those_of_all_devices():
         lambda p: targets(p)[:2],
         mesh=mesh.make_mesh(2, 2, jax.devices()[:4]),
         in_specs=(Problem(per_step, per_step, per_start, per_step, per_start, P(), P(), P(), P()),),
-        out_specs=(Targets(per_step, per_step, per_step), P()),
+        out_specs=(Targets(*4 * [per_step]), P()),
     )
     planted = cut(PROBLEM, 4, np.nan)._replace(boredom=np.float32(0.25), update=4)
     assert_close(jax.jit(split)(planted), compiled_targets(planted)[:2])
@@ -268,7 +285,10 @@ def test_percentiles_are_those_of_all_devices():
 ACTION = RNG.integers(A, size=(H, N)).astype(np.int32)
 MASK = np.eye(A, dtype=bool)[ACTION] | (RNG.random((H, N, A)) < 0.6)
 TARGETS = Targets(
-    {name: 2 * normal(H, N) for name in KINDS}, normal(H, N), RNG.random((H, N)).astype(np.float32)
+    {name: 2 * normal(H, N) for name in KINDS},
+    normal(H, N),
+    RNG.random((H, N)).astype(np.float32),
+    RNG.random((H, N)) < 0.7,
 )
 LATENT = Latent(normal(H, N, D), RNG.integers(C, size=(H, N, S)).astype(np.uint8))
 DATA = ChunkData(np.asarray(feature_fn(LATENT)), ACTION, MASK, TARGETS)
@@ -304,7 +324,10 @@ def test_the_loss_equals_its_formula(loss_and_gradients, outputs, params, slow):
         target = TARGETS.returns[name]
         theirs[f"loss/critic_{name}"] = w * critic_loss(critics[name], slow_critics[name], target)
     theirs = {name: x.sum() for name, x in theirs.items()}
-    diagnostics = {"entropy": entropy.sum(), "salience_entropy": -(weights * np.log(weights)).sum()}
+    diagnostics = {
+        "sum/entropy": entropy[TARGETS.runs].sum(),
+        "sum/salience_entropy": -(weights * np.log(weights))[TARGETS.runs].sum(),
+    }
     (total, info), _ = loss_and_gradients(params, slow, DATA)
     assert_close(info, theirs | diagnostics, rtol=1e-4)
     assert float(total) == pytest.approx(sum(theirs.values()), rel=1e-4)
@@ -337,7 +360,7 @@ def test_a_step_makes_actions_of_positive_advantage_likelier(
     one = np.zeros((H, N), np.float32)
     one[2, 1] = 1.0
     nothing = {name: 0 * x for name, x in TARGETS.returns.items()}
-    data = DATA._replace(targets=Targets(nothing, 10 * sign * one, one))
+    data = DATA._replace(targets=Targets(nothing, 10 * sign * one, one, one > 0))
     grads = loss_and_gradients(params, slow, data)[1][0]
     stepped = params | {
         "actor": jax.tree.map(lambda p, g: p - 1e-3 * g, params["actor"], grads["actor"])

@@ -42,17 +42,30 @@ def relative(a, b):
     return np.linalg.norm(np.asarray(a) - b) / norm if norm > 0 else np.abs(a).max(initial=0)
 
 
-def test_a_reward_free_policy_reads_novelty_in_units_of_its_mean():
+@pytest.fixture(scope="module")
+def reward_free():
+    """C_fast -> metrics of the first update of a run whose explorer acts."""
     program = program_on((1, 1), behaviour__mode="explore")
-    carrier = program.init(jnp.uint32(0))  # its critics start at 0: a return is novelty alone
 
-    def mean_return(fast):
+    def first_update(fast):
+        carrier = program.init(jnp.uint32(0))
         curiosity = carrier.curiosity._replace(fast=jnp.full_like(carrier.curiosity.fast, fast))
-        copy = jax.tree.map(jnp.copy, carrier._replace(curiosity=curiosity))
-        return float(program.train(copy, jnp.int32(1))[1].mean["explore/intrinsic/return"])
+        carrier = carrier._replace(curiosity=curiosity)
+        return jax.device_get(program.train(carrier, jnp.int32(1))[1].mean)
 
-    assert mean_return(1.0) > 0
-    np.testing.assert_allclose(mean_return(0.25), 4 * mean_return(1.0), rtol=1e-5)
+    return first_update
+
+
+def test_a_reward_free_policy_reads_novelty_in_units_of_its_mean(reward_free):
+    # Its critic starts at 0: a return is novelty alone.
+    one, quarter = (reward_free(fast)["explore/intrinsic/return"] for fast in (1.0, 0.25))
+    assert one > 0
+    np.testing.assert_allclose(quarter, 4 * one, rtol=1e-5)
+
+
+def test_replayed_returns_teach_only_the_critic_of_the_policy_that_earned_them(reward_free, single):
+    assert "task/loss/replay_value" not in reward_free(1.0)
+    assert "task/loss/replay_value" in losses_of(single, 1)[1][0]
 
 
 MESHES = [(8, 1), (4, 2), (2, 4), (1, 8), (2, 5)]

@@ -174,13 +174,13 @@ def actor_critics(carrier: Carrier, starts: Starts, dreamed: PyTree, a: Agent) -
 def replay_values(
     carrier: Carrier, seen: Observed, starts: Starts, returns: PyTree, batch: Batch, a: Agent
 ) -> PyTree:
-    """Gradients of the extrinsic critics' loss on replayed states."""
+    """Gradients of the acting policy's extrinsic critic on replayed states, if it has one."""
     params = carrier.params.behaviour
     return {
         p.name: trainer.replay_value_gradients(
             carrier, params[p.name], seen, starts, returns[p.name], batch, p, a
         )
-        for p in a.policies
+        for p in a.policies[:1]
         if p.name in returns
     }
 
