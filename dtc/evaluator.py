@@ -206,7 +206,6 @@ class Dream(NamedTuple):
     error: Array  # [T] mean absolute error of the encoded observation
     salience: Array | None  # [T, L] weights of the task policy's tokens; None without pooling
     novelty: Array  # [T] of (state, action), open-loop states after the context
-    predicted_reward: Array  # [T]
 
 
 def dream_episode(root: Key, params: Params, index: Array, a: Agent, context: int) -> Dream:
@@ -239,7 +238,6 @@ def dream_episode(root: Key, params: Params, index: Array, a: Agent, context: in
     novelty = agent.novelty_fn(
         a, params, jax.tree.map(lambda x: x[:, 0], latents), trace.rows.action[:, 0]
     )
-    reward, _, _ = agent.heads_fn(a, params.trunk, latents)
     behaviour, seen_feature = {"params": params.behaviour["task"]}, a.feature(trace.latents)
     salience = a.net(policy).apply(behaviour, seen_feature, method="summarise")[1]
     first = lambda tree: jax.tree.map(lambda x: x[:, 0], tree)  # noqa: E731
@@ -252,7 +250,6 @@ def dream_episode(root: Key, params: Params, index: Array, a: Agent, context: in
         error[:, 0],
         first(salience),
         novelty,
-        reward[:, 0],
     )
     # Device 0's environment, replicated: the others' terms are zero.
     is_first = ids[0] == 0
