@@ -258,10 +258,13 @@ def targets(
 ) -> tuple[Targets, dict[str, ReturnScale], dict[str, Array]]:
     """Returns, advantages and weights of dreams.
 
-    A = sum over kinds of reward of w (R - v) / max(floor, S), S the slow range between the global
-    percentiles of R; the intrinsic kind is further weighted by 1 - boredom. Curiosity goes on after
-    the end of an episode (Burda et al. 2019, section 2.3), in a familiar place: the end is worth
-    the slow low percentile of R. With 0 an explorer would avoid every terminal state.
+    A = sum over kinds of reward of w (R - v - mean(R - v)) / max(floor, S), S the slow range
+    between the global percentiles of R; the intrinsic kind is further weighted by 1 - boredom.
+    The mean, over all devices, is how far the critic is behind everywhere: no action's merit.
+
+    Curiosity goes on after the end of an episode (Burda et al. 2019, section 2.3), in a familiar
+    place: the end is worth the slow low percentile of R. With 0 an explorer would avoid every
+    terminal state.
 
     Percentiles and metrics are of steps that come before the dreamed episode's end. Nothing trains
     the model beyond it: novelty stays high there, and a goal may pay again and again.
@@ -292,11 +295,12 @@ def targets(
             in_axes=1,
             out_axes=1,
         )(reward, kind.discount * cont, value_tp1[name])
-        scale, sizes = _scale(ret, runs_Hn, scales[name], update, cfg)
         value_t = jnp.concatenate([value_0[name][None], value_tp1[name][:-1]])
+        lag = ret - value_t
+        scale, mean_lag, sizes = _scale(ret, lag, runs_Hn, scales[name], update, cfg)
         weight = kind.weight * (1.0 - boredom if name == "intrinsic" else 1.0)
         spread = jnp.maximum(kind.floor, scale.high - scale.low)
-        parts[name] = jnp.where(valid_Hn, weight * (ret - value_t) / spread, 0.0)
+        parts[name] = jnp.where(valid_Hn, weight * (lag - mean_lag) / spread, 0.0)
         out[name], new_scales[name] = ret, scale
         info |= {f"{name}/return_scale": spread} | {
             f"{name}/return_{k}": v for k, v in sizes.items()
@@ -311,16 +315,24 @@ def targets(
 
 
 def _scale(
-    ret_Hn: Array, runs_Hn: Array, scale: ReturnScale, update: Array, cfg: BehaviourConfig
-) -> tuple[ReturnScale, dict[str, Array]]:
-    """Percentiles of all devices' returns where `runs_Hn`, and their EMAs started right."""
-    all_NH = mesh.gather_replicated(jnp.where(runs_Hn, ret_Hn, jnp.inf).T)
-    low, high = returns.global_percentiles(all_NH, all_NH < jnp.inf, cfg.percentiles)
+    ret_Hn: Array,
+    lag_Hn: Array,
+    runs_Hn: Array,
+    scale: ReturnScale,
+    update: Array,
+    cfg: BehaviourConfig,
+) -> tuple[ReturnScale, Array, dict[str, Array]]:
+    """Percentiles of all devices' returns where `runs_Hn`, started right; the mean lag there."""
+    here_2Hn = jnp.stack([jnp.where(runs_Hn, ret_Hn, jnp.inf), lag_Hn])
+    ret_NH, lag_NH = jnp.moveaxis(mesh.gather_replicated(jnp.moveaxis(here_2Hn, -1, 0)), 1, 0)
+    runs_NH = ret_NH < jnp.inf
+    low, high = returns.global_percentiles(ret_NH, runs_NH, cfg.percentiles)
+    mean_lag = jnp.where(runs_NH, lag_NH, 0.0).sum() / jnp.maximum(runs_NH.sum(), 1)
     new = ReturnScale(
         ema_from_start(scale.low, low, cfg.return_rate, update + 1),
         ema_from_start(scale.high, high, cfg.return_rate, update + 1),
     )
-    return new, {"p05": low, "p95": high}
+    return new, mean_lag, {"p05": low, "p95": high}
 
 
 class ChunkData(NamedTuple):

@@ -206,7 +206,8 @@ def numpy_targets(p):
         found = np.percentile(ret[name][runs], CFG.percentiles)
         low, high = (old + rate * (x - old) for old, x in zip(p.scales[name], found, strict=True))
         before = np.concatenate([p.value_0[name][None], p.value_tp1[name][:-1]])
-        advantage += weight * (ret[name] - before) / max(floor, high - low)
+        lag = ret[name] - before
+        advantage += weight * (lag - lag[runs].mean()) / max(floor, high - low)
         scales[name] = ReturnScale(low, high)
     alive = np.cumprod(np.concatenate([p.alive_0[None], CFG.discount * p.cont[:-1]]), 0)
     return ret, advantage, alive, runs, scales

@@ -138,7 +138,7 @@ def ledger(program):
     kinds = len(a.policies[0].rewards)
     return {
         ("all-reduce", BOTH, "f32", "update"): 4 * (shared + num_scalars(program) + collected),
-        ("all-gather", BOTH, "f32", "update"): 4 * kinds * a.dream.starts * a.dream.longest,
+        ("all-gather", BOTH, "f32", "update"): 2 * 4 * kinds * a.dream.starts * a.dream.longest,
         ("all-reduce", ("data",), "f32", "update"): 4 * (num_members + real_and_ghosts),
         ("all-gather", ("ensemble",), "f32", "update"): 4 * pairs * (latent + actions + codes),
         ("all-gather", ("ensemble",), "u8", "update"): pairs * groups,
