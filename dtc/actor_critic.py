@@ -281,7 +281,7 @@ def targets(
     valid_Hn = jnp.broadcast_to(steps_H1 < horizon, cont.shape)
     cont = jnp.where(valid_Hn, cont, 0.0)
     runs_Hn = valid_Hn & (jnp.cumprod(jnp.concatenate([alive_0[None], cont[:-1]]), 0) > 0.5)
-    mean = lambda x: jnp.where(runs_Hn, x, 0.0).sum() / (horizon * x.shape[1])  # noqa: E731
+    mean = lambda x: sum_where(runs_Hn, x) / (horizon * x.shape[1])  # noqa: E731
     out: dict[str, Array] = {}
     info = {"sum/steps": mean(jnp.ones_like(cont))}
     parts: dict[str, Array] = {}
@@ -314,6 +314,11 @@ def targets(
     return Targets(out, advantage, weight, runs_Hn), new_scales, info
 
 
+def sum_where(mask: Array, x: Array) -> Array:
+    """[] sum of `x` where `mask`, whatever (NaN too) it holds elsewhere."""
+    return jnp.where(mask, x, 0.0).sum()
+
+
 def _scale(
     ret_Hn: Array,
     lag_Hn: Array,
@@ -327,7 +332,7 @@ def _scale(
     ret_NH, lag_NH = jnp.moveaxis(mesh.gather_replicated(jnp.moveaxis(here_2Hn, -1, 0)), 1, 0)
     runs_NH = ret_NH < jnp.inf
     low, high = returns.global_percentiles(ret_NH, runs_NH, cfg.percentiles)
-    mean_lag = jnp.where(runs_NH, lag_NH, 0.0).sum() / jnp.maximum(runs_NH.sum(), 1)
+    mean_lag = sum_where(runs_NH, lag_NH) / jnp.maximum(runs_NH.sum(), 1)
     new = ReturnScale(
         ema_from_start(scale.low, low, cfg.return_rate, update + 1),
         ema_from_start(scale.high, high, cfg.return_rate, update + 1),
@@ -369,11 +374,12 @@ def loss(
         name: w * critic_loss(logits[name], slow_logits[name], target, net.bins, cfg)
         for name, target in data.targets.returns.items()
     }
-    running = lambda x: jnp.where(data.targets.runs, x, 0.0).sum()  # noqa: E731
-    info = {"sum/entropy": running(entropy), "loss/actor": policy.sum()}
+    runs = data.targets.runs
+    info = {"sum/entropy": sum_where(runs, entropy), "loss/actor": policy.sum()}
     info |= {f"loss/critic_{name}": v.sum() for name, v in value.items()}
     if weights is not None:
-        info["sum/salience_entropy"] = running(dist.categorical_entropy(jnp.log(weights + 1e-8)))
+        spread = dist.categorical_entropy(jnp.log(weights + 1e-8))
+        info["sum/salience_entropy"] = sum_where(runs, spread)
     return policy.sum() + sum(v.sum() for v in value.values()), info
 
 

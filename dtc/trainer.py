@@ -328,8 +328,8 @@ def learn_in_dreams(
         a.env.spec,
         carrier.entropy[name],
     )
-    novelty = jnp.where(found.runs, dreamed.novelty, 0.0).sum() / (horizon * starts.ids.shape[0])
-    info |= losses | {"sum/novelty": novelty}
+    novelty = actor_critic.sum_where(found.runs, dreamed.novelty)
+    info |= losses | {"sum/novelty": novelty / (horizon * starts.ids.shape[0])}
     at_start = {kind: ret[0] for kind, ret in found.returns.items()}
     return grads, scales, at_start, {f"{name}/{k}": v for k, v in info.items()}
 
@@ -396,7 +396,6 @@ def gradients(carrier: Carrier, a: Agent) -> tuple[Gradients, UpdateInfo]:
     starts = choose_starts(carrier, seen, batch, a)
 
     behaviour, scales, deter_grad, stoch_grad = {}, {}, jnp.zeros_like(deter), jnp.zeros_like(stoch)
-    acting = a.policies[0].name  # replayed returns are its, and no other critic's to learn from
     for i, policy in enumerate(a.policies):
         name = policy.name
         dreamed = dream(carrier, params, starts, policy, i * a.dream.starts, a)
@@ -404,7 +403,7 @@ def gradients(carrier: Carrier, a: Agent) -> tuple[Gradients, UpdateInfo]:
             carrier, params, starts, dreamed, policy, a
         )
         scalars |= info
-        if name == acting and "extrinsic" in at_start:
+        if i == 0 and "extrinsic" in at_start:  # replayed returns are what the acting one earned
             loss, (critic, deter_grad, stoch_grad) = replay_value_gradients(
                 carrier,
                 params.behaviour[name],
