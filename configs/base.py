@@ -72,7 +72,7 @@ def get_config() -> ml_collections.ConfigDict:
                 intrinsic_discount=1 - 1 / 333,
                 lam=0.95,
                 entropy=3e-4,
-                explore_entropy=0.35,
+                explore_entropy=0.6,
                 entropy_rate=0.05,
                 unimix=0.01,
                 extrinsic_weight=1.0,

@@ -33,7 +33,7 @@ class BehaviourConfig:
     intrinsic_discount: float = 1 - 1 / 333  # of intrinsic returns
     lam: float = 0.95  # of the lambda-returns
     entropy: float = 3e-4  # weight of a policy's entropy, nats
-    explore_entropy: float = 0.35  # of the reward-free one's, in units of its mean |advantage|
+    explore_entropy: float = 0.6  # of the reward-free one's, in units of its mean |advantage|
     entropy_rate: float = 0.05  # EMA rate of that mean
     unimix: float = 0.01  # share of the uniform distribution in a categorical policy
     extrinsic_weight: float = 1.0  # w_e
