@@ -63,7 +63,7 @@ def get_config() -> ml_collections.ConfigDict:
                 boredom_down=1 / 200,
                 hysteresis=0.05,
             ),
-            dream=dict(starts=128, horizons=(8, 16, 32), chunk=8),
+            dream=dict(starts=128, horizons=(8, 16, 32), chunk=8, end=0.8),
             behaviour=dict(
                 mode="mix",
                 layers=3,

@@ -19,7 +19,7 @@ def get_config() -> ml_collections.ConfigDict:
     config.replay.update(slots=16384, batch=16, length=64, frontier=16384)  # frontier: all, uniform
     config.model.update(size="1m", standardise=False)
     config.ensemble.members = 0
-    config.dream.update(starts=1024, horizons=(15,), chunk=15)
+    config.dream.update(starts=1024, horizons=(15,), chunk=15, end=0.0)
     config.behaviour.update(mode="task", layers=3, pool_units=0)
     config.optimizer.update(
         model_lr=4e-5, member_lr=4e-5, actor_lr=4e-5, explore_lr=4e-5, critic_lr=4e-5

@@ -194,6 +194,7 @@ RANGES = {  # every number of the configuration, elements of tuples alike
     "dream.starts": COUNT,
     "dream.horizons": COUNT,
     "dream.chunk": COUNT,
+    "dream.end": BELOW_ONE,
     "behaviour.layers": COUNT,
     "behaviour.pool_units": NATURAL,
     "behaviour.discount": BELOW_ONE,

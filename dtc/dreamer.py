@@ -24,6 +24,7 @@ class DreamConfig:
     starts: int = 128  # global number of posterior states dreamed from
     horizons: tuple[int, ...] = (8, 16, 32)  # buckets, ascending, multiples of chunk
     chunk: int = 8  # steps computed together
+    end: float = 0.8  # a state that continues with a smaller chance ends its dream
 
     @property
     def longest(self) -> int:
@@ -38,7 +39,7 @@ class Dreamed(NamedTuple):
     action: Array  # a_t, [H, n] or [H, n, A]
     mask: Array | None  # allowed actions at s_t, [H, n, A]
     reward: Array  # predicted at s_{t+1}, [H, n]
-    cont: Array  # probability that s_{t+1} is not terminal, [H, n]
+    cont: Array  # probability that s_{t+1} is not terminal, 0 below `end`, [H, n]
     novelty: Array  # u(s_t, a_t), [H, n]
     value: dict[str, Array]  # each critic at s_{t+1}, [H, n]
 
@@ -76,17 +77,22 @@ def unflatten(tree: PyTree, size: int) -> PyTree:
 
 
 def dream_chunk(
-    fns: ModelFns, keys_n: Key, groups: int, latent: Latent, first_t: Array, size: int
+    fns: ModelFns, keys_n: Key, groups: int, latent: Latent, first_t: Array, cfg: DreamConfig
 ) -> tuple[Latent, Dreamed]:
-    """`size` steps from t = first_t: the time scan holds the recurrence, the rest runs batched."""
-    steps = first_t + jnp.arange(size, dtype=jnp.int32)
+    """A chunk from t = first_t: the time scan holds the recurrence, the rest runs batched.
+
+    An end is a fact of a state, and what it dreams beyond one the model never learned. It often
+    dreams a state that is half an arrival, and if such a goal may pay again, its worth multiplies.
+    """
+    steps = first_t + jnp.arange(cfg.chunk, dtype=jnp.int32)
     last, (latents, actions, masks) = lax.scan(
         lambda s, t: dream_step(fns, keys_n, groups, s, t), latent, steps
     )
     nexts = jax.tree.map(lambda x, y: jnp.concatenate([x[1:], y[None]]), latents, last)
     reward, cont = fns.heads(flatten(nexts))
+    cont = jnp.where(cont < cfg.end, 0.0, cont)
     novelty = fns.novelty(*flatten((latents, actions)))
-    heads = unflatten((reward, cont, novelty, fns.value(flatten(nexts))), size)
+    heads = unflatten((reward, cont, novelty, fns.value(flatten(nexts))), cfg.chunk)
     return last, Dreamed(latents, actions, masks, *heads)
 
 
@@ -108,7 +114,7 @@ def imagine(
       horizon: [] int32, one of cfg.horizons, the same on every device.
     """
     keys_n = mesh.mesh_keys(root, Purpose.DREAM, ids_n, update)
-    chunk = lambda s, t: dream_chunk(fns, keys_n, groups, s, t, cfg.chunk)  # noqa: E731
+    chunk = lambda s, t: dream_chunk(fns, keys_n, groups, s, t, cfg)  # noqa: E731
     shapes = jax.eval_shape(lambda s: chunk(s, jnp.int32(0))[1], start)
     empty = jax.tree.map(lambda x: jnp.zeros((cfg.longest, *x.shape[1:]), x.dtype), shapes)
 
