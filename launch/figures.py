@@ -118,13 +118,17 @@ def model(
 
 
 def _draw_values(ax: Axes, records: Sequence[Mapping[str, Any]]) -> None:
-    """What the critic expects of evaluation episodes, and what they pay, discounted."""
+    """What the critic expects of evaluation episodes, and what they pay, discounted.
+
+    Of an episode that a limit cut, the rest is the value of its last state.
+    """
     both = [r for r in records if None not in (r.get("eval/value"), r.get("eval/value_bias"))]
     paid = [{**r, "paid": r["eval/value"] - r["eval/value_bias"]} for r in both]
     thin: Any = {"color": FAINT, "linewidth": 1.2}
     _line(ax, records, "task/extrinsic/return", "imagined from replayed states", **thin)
     marks: Any = {"marker": "o", "markersize": 3.5}
-    _line(ax, paid, "paid", "paid by greedy episodes, discounted", color=BLUE, **marks)
+    label = "paid by greedy episodes (and the rest, where cut)"
+    _line(ax, paid, "paid", label, color=BLUE, **marks)
     _line(ax, paid, "eval/value", "critic's value of their first state", color=ORANGE, **marks)
 
 
