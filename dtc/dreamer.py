@@ -81,8 +81,8 @@ def dream_chunk(
 ) -> tuple[Latent, Dreamed]:
     """A chunk from t = first_t: the time scan holds the recurrence, the rest runs batched.
 
-    An end is a fact of a state, and what it dreams beyond one the model never learned. It often
-    dreams a state that is half an arrival, and if such a goal may pay again, its worth multiplies.
+    An end is a fact of a state, and the model never learned what comes after one. Yet it often
+    dreams codes that are half an arrival: were a goal to pay again there, its worth would multiply.
     """
     steps = first_t + jnp.arange(cfg.chunk, dtype=jnp.int32)
     last, (latents, actions, masks) = lax.scan(
