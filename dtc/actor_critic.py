@@ -16,7 +16,7 @@ from jax import lax
 from dtc import distributions as dist
 from dtc import mesh, returns
 from dtc.nets import Dense, Head, NormAct, Precision, twohot_head
-from dtc.numerics import accum, ema, ema_from_start
+from dtc.numerics import accum, ema, ema_from_start, masked_mean, masked_sum
 from dtc.types import Array, EnvSpec, Key, PyTree
 
 MODES = ("task", "explore", "mix")
@@ -281,7 +281,7 @@ def targets(
     valid_Hn = jnp.broadcast_to(steps_H1 < horizon, cont.shape)
     cont = jnp.where(valid_Hn, cont, 0.0)
     runs_Hn = valid_Hn & (jnp.cumprod(jnp.concatenate([alive_0[None], cont[:-1]]), 0) > 0.5)
-    mean = lambda x: sum_where(runs_Hn, x) / (horizon * x.shape[1])  # noqa: E731
+    mean = lambda x: masked_sum(x, runs_Hn) / (horizon * x.shape[1])  # noqa: E731
     out: dict[str, Array] = {}
     info = {"sum/steps": mean(jnp.ones_like(cont))}
     parts: dict[str, Array] = {}
@@ -314,11 +314,6 @@ def targets(
     return Targets(out, advantage, weight, runs_Hn), new_scales, info
 
 
-def sum_where(mask: Array, x: Array) -> Array:
-    """[] sum of `x` where `mask`, whatever (NaN too) it holds elsewhere."""
-    return jnp.where(mask, x, 0.0).sum()
-
-
 def _scale(
     ret_Hn: Array,
     lag_Hn: Array,
@@ -332,12 +327,11 @@ def _scale(
     ret_NH, lag_NH = jnp.moveaxis(mesh.gather_replicated(jnp.moveaxis(here_2Hn, -1, 0)), 1, 0)
     runs_NH = ret_NH < jnp.inf
     low, high = returns.global_percentiles(ret_NH, runs_NH, cfg.percentiles)
-    mean_lag = sum_where(runs_NH, lag_NH) / jnp.maximum(runs_NH.sum(), 1)
     new = ReturnScale(
         ema_from_start(scale.low, low, cfg.return_rate, update + 1),
         ema_from_start(scale.high, high, cfg.return_rate, update + 1),
     )
-    return new, mean_lag, {"p05": low, "p95": high}
+    return new, masked_mean(lag_NH, runs_NH), {"p05": low, "p95": high}
 
 
 class ChunkData(NamedTuple):
@@ -375,11 +369,11 @@ def loss(
         for name, target in data.targets.returns.items()
     }
     runs = data.targets.runs
-    info = {"sum/entropy": sum_where(runs, entropy), "loss/actor": policy.sum()}
+    info = {"sum/entropy": masked_sum(entropy, runs), "loss/actor": policy.sum()}
     info |= {f"loss/critic_{name}": v.sum() for name, v in value.items()}
     if weights is not None:
         spread = dist.categorical_entropy(jnp.log(weights + 1e-8))
-        info["sum/salience_entropy"] = sum_where(runs, spread)
+        info["sum/salience_entropy"] = masked_sum(spread, runs)
     return policy.sum() + sum(v.sum() for v in value.values()), info
 
 

@@ -9,6 +9,7 @@ from jax import lax
 
 from dtc import mesh, rssm
 from dtc.env import vector
+from dtc.numerics import masked_sum
 from dtc.types import Array, Environment, Key, Latent, Purpose, PyTree, Row, TimeStep
 
 PolicyFn = Callable[[Latent, Array | None, Key], Array]  # (latent, mask, keys [n]) -> action
@@ -120,8 +121,8 @@ def collect(
         sums = CollectInfo(
             (~new.first).sum(dtype=jnp.float32),
             new.last.sum(dtype=jnp.float32),
-            jnp.where(new.last, reward, 0.0).sum(),
-            jnp.where(new.last, length, 0.0).sum(),
+            masked_sum(reward, new.last),
+            masked_sum(length, new.last),
         )
         return (state, (reward, length)), (row, latent, sums)
 

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from dtc import distributions as dist
 from dtc import intrinsic, mesh
 from dtc.nets import Precision
-from dtc.numerics import accum, variance
+from dtc.numerics import accum, masked_sum, variance
 from dtc.rssm import Core, Prior, RSSMConfig, one_hot
 from dtc.types import Array, Key, Latent, Purpose, PyTree
 
@@ -197,7 +197,7 @@ def gradients(
     def loss(params: PyTree, counts_n: Array) -> tuple[Array, Array]:
         log_p = member.apply({"params": params}, data.latent.deter, stoch, data.action)
         kl_n = dist.categorical_kl(log_q, log_p).sum(-1)
-        return jnp.where(counts_n, kl_n, 0.0).sum(), log_p
+        return masked_sum(kl_n, counts_n), log_p
 
     def one(x: tuple[PyTree, Array]) -> tuple[tuple[Array, Array], PyTree]:
         return jax.value_and_grad(loss, has_aux=True)(*x)

@@ -38,7 +38,7 @@ from dtc.collector import ActorState, CollectInfo
 from dtc.dreamer import Dreamed
 from dtc.ensemble import MemberSums, Transitions
 from dtc.intrinsic import CuriosityState
-from dtc.numerics import ema_from_start
+from dtc.numerics import ema_from_start, masked_sum
 from dtc.replay import ReplayState, SampleIndex
 from dtc.types import Array, Key, Latent, Purpose, PyTree, Row
 
@@ -328,7 +328,7 @@ def learn_in_dreams(
         a.env.spec,
         carrier.entropy[name],
     )
-    novelty = actor_critic.sum_where(found.runs, dreamed.novelty)
+    novelty = masked_sum(dreamed.novelty, found.runs)
     info |= losses | {"sum/novelty": novelty / (horizon * starts.ids.shape[0])}
     at_start = {kind: ret[0] for kind, ret in found.returns.items()}
     return grads, scales, at_start, {f"{name}/{k}": v for k, v in info.items()}
@@ -443,9 +443,9 @@ def member_scalars(sums: MemberSums, valid_BT: Array, batch: Batch) -> Scalars:
     frontier_BT = valid_BT & batch.sampled.is_frontier[:, None]
     count = lambda mask: mask.sum().astype(novelty_BT.dtype)  # noqa: E731
     return {
-        "sum/novelty_frontier": jnp.where(frontier_BT, novelty_BT, 0.0).sum(),
+        "sum/novelty_frontier": masked_sum(novelty_BT, frontier_BT),
         "sum/pairs_frontier": count(frontier_BT),
-        "sum/novelty_replay": jnp.where(valid_BT, novelty_BT, 0.0).sum(),
+        "sum/novelty_replay": masked_sum(novelty_BT, valid_BT),
         "sum/pairs_replay": count(valid_BT),
         "sum/member_loss": sums.loss.sum(),
         "sum/member_pairs": sums.weight.sum(),
