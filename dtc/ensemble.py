@@ -173,7 +173,7 @@ def gradients(
     member: Member,
     params: PyTree,
     data: Transitions,
-    log_post_next: Array,
+    targets: Array,
     weight: Array,
     cfg: EnsembleConfig,
     kind: str,
@@ -182,15 +182,15 @@ def gradients(
 
     Sums, not means: the caller adds them over `data` and divides by the summed weight. The members
     are run one after the other, so that memory holds the activations of one. With `rnd` they learn
-    the random network's answers instead of the next latent.
+    the random network's answers instead of the targets.
 
     Args:
-      data, log_post_next [n, S, C]: this device's transitions and sg log q(z_{t+1}).
+      data, targets [n, S, C]: this device's transitions and sg log q(z_{t+1}), or the error's code.
       weight: [E, n_all] of the gathered transitions, 0 where a pair does not count.
     """
-    data, log_q = mesh.gather((data, log_post_next), "ensemble")
-    targets = random_targets(member, data) if kind == "rnd" else None
-    log_q = log_q if targets is None else targets
+    data, log_q = mesh.gather((data, targets), "ensemble")
+    random = random_targets(member, data) if kind == "rnd" else None
+    log_q = log_q if random is None else random
     stoch = one_hot(data.latent.stoch, member.cfg, member.precision.compute)
     counts_En = (weight > 0) & is_real(weight.shape[0], cfg)[:, None]
 
@@ -207,5 +207,5 @@ def gradients(
     if cfg.members <= 1:
         novelty = jnp.zeros(log_p.shape[1] // mesh.axis_size("ensemble"), loss_E.dtype)
     else:
-        novelty = disagreement(log_p, targets, cfg, kind)
+        novelty = disagreement(log_p, random, cfg, kind)
     return grads, MemberSums(loss_E, weight_E, novelty)

@@ -170,14 +170,29 @@ def seed_novelty(means: Array, variances: Array) -> Array:
     return jnp.mean(variance(means, axis=0) - jnp.mean(accum(variances), 0), -1)
 
 
-def expected_error(sum_p: Array, num_members: int) -> Array:
-    """[...] log loss the members together expect of the next code, per group, in [0, 1].
+def error_code(error: Array, groups: int, classes: int) -> Array:
+    """[..., S, C] log of the code that stands for an error: e / (1 + e) in the first class.
 
-    mean over groups of H(mean_k p_k) / ln C = jsd * ln K / ln C + noise: prediction error as a
-    reward, which noise pays for ever. For comparison only.
+    The second class has the rest, in every group. What members learn of it `expected_error` reads.
+
+    Args:
+      error: [...] nats; e is the error in units of S ln C, the entropy of a code of noise.
+    """
+    e = accum(error) / (groups * math.log(classes))
+    p = jnp.concatenate([e[..., None], jnp.ones_like(e)[..., None]], -1) / (1 + e)[..., None]
+    rest = jnp.zeros((*e.shape, classes - 2), e.dtype)
+    log_p = jnp.log(jnp.maximum(jnp.concatenate([p, rest], -1), 1e-6))
+    return jnp.broadcast_to(log_p[..., None, :], (*e.shape, groups, classes))
+
+
+def expected_error(sum_p: Array, num_members: int) -> Array:
+    """[...] the error e that members which learned `error_code` expect together.
+
+    Prediction error as a reward (Pathak et al. 2017), which noise pays for ever: a dream shows no
+    observation to be wrong about, so its error has to be predicted. For comparison only.
 
     Args:
       sum_p: [..., S, C] sum over the members of their probabilities.
     """
-    p_SC = accum(sum_p) / num_members
-    return jnp.mean(entropy(p_SC), -1) / math.log(p_SC.shape[-1])
+    p = jnp.mean(accum(sum_p)[..., 0], -1) / num_members
+    return p / (1 - p)

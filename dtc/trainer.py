@@ -196,15 +196,13 @@ def sample(carrier: Carrier, a: Agent) -> Batch:
 
 def trunk_loss(
     trunk: PyTree, batch: Batch, uniform: Array, a: Agent
-) -> tuple[tuple[Array, Array, Array], tuple[rssm.Observed, Scalars]]:
-    """(loss, deter, stoch) to differentiate, and (all that was seen, each term's mean)."""
+) -> tuple[tuple[Array, Array, Array], tuple[rssm.Observed, dict[str, Array]]]:
+    """(loss, deter, stoch) to differentiate, and (all that was seen, each term [T, B])."""
     seen = rssm.observe(
         a.trunk, trunk, batch.obs, batch.before, batch.first, batch.context, uniform
     )
     terms = rssm.losses(a.trunk, trunk, seen, batch.obs, batch.rows)
-    total = rssm.total(terms, a.model)
-    info = {f"loss/{name}": x.mean() for name, x in terms.items()} | {"loss/trunk": total}
-    return (total, seen.deter, seen.stoch), (seen, info)
+    return (rssm.total(terms, a.model), seen.deter, seen.stoch), (seen, terms)
 
 
 def observe_noise(carrier: Carrier, batch: Batch, a: Agent) -> Array:
@@ -214,8 +212,24 @@ def observe_noise(carrier: Carrier, batch: Batch, a: Agent) -> Array:
     return jnp.swapaxes(jax.vmap(lambda k: jax.random.uniform(k, shape))(keys), 0, 1)
 
 
+def member_targets(seen: rssm.Observed, terms: dict[str, Array], a: Agent) -> Array:
+    """What members learn to predict of each row, log p [T, B, S, C]: the posterior.
+
+    With `error` it is how wrong the model was: KL of its prior and loss of its reconstructions.
+    """
+    if a.curiosity.novelty != "error":
+        return seen.log_post
+    wrong = [term for name, term in terms.items() if name == "dyn" or name.startswith("obs/")]
+    return intrinsic.error_code(jnp.stack(wrong).sum(0), a.model.groups, a.model.classes)
+
+
 def member_gradients(
-    carrier: Carrier, members: PyTree, seen: rssm.Observed, batch: Batch, a: Agent
+    carrier: Carrier,
+    members: PyTree,
+    seen: rssm.Observed,
+    targets: Array,
+    batch: Batch,
+    a: Agent,
 ) -> tuple[PyTree, MemberSums, Array]:
     """Summed gradients of this device's members, their sums, and which own pairs count [B, T-1].
 
@@ -239,7 +253,7 @@ def member_gradients(
         a.member,
         members,
         data,
-        flat(seen.log_post[1:]),
+        flat(targets[1:]),
         jax.vmap(jnp.ravel)(weight_EBT),
         a.ensemble,
         a.curiosity.novelty,
@@ -391,8 +405,10 @@ def gradients(carrier: Carrier, a: Agent) -> tuple[Gradients, UpdateInfo]:
     batch = sample(carrier, a)
     params = mesh.vary(carrier.params)  # in float32, before any cast: see mesh.vary
     loss_fn = partial(trunk_loss, batch=batch, uniform=observe_noise(carrier, batch, a), a=a)
-    (_, deter, stoch), pull_back, (seen, scalars) = jax.vjp(loss_fn, params.trunk, has_aux=True)
-    members, sums, valid = member_gradients(carrier, params.members, seen, batch, a)
+    (loss, deter, stoch), pull_back, (seen, terms) = jax.vjp(loss_fn, params.trunk, has_aux=True)
+    scalars = {f"loss/{name}": x.mean() for name, x in terms.items()} | {"loss/trunk": loss}
+    targets = member_targets(seen, terms, a)
+    members, sums, valid = member_gradients(carrier, params.members, seen, targets, batch, a)
     starts = choose_starts(carrier, seen, batch, a)
 
     behaviour, scales, deter_grad, stoch_grad = {}, {}, jnp.zeros_like(deter), jnp.zeros_like(stoch)

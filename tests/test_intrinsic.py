@@ -320,11 +320,16 @@ def test_impossible_settings_are_refused_by_name(setting):
         CuriosityConfig(**setting)
 
 
-def test_the_expected_error_is_disagreement_and_noise():
-    p_ESC = random_probs(E, S)
-    ours = intrinsic.expected_error(p_ESC.sum(0), E)
-    noise = float(np.mean(np.asarray(intrinsic.entropy(p_ESC))))
-    expected = (intrinsic.jsd(p_ESC) * np.log(E) + noise) / np.log(C)
-    np.testing.assert_allclose(ours, expected, rtol=1e-5)
-    uniform_SC = np.full((S, C), E / C, np.float32)
-    assert intrinsic.expected_error(uniform_SC, E) == pytest.approx(1.0)
+@pytest.mark.parametrize("error", [0.0, 0.3, 11.1, 200.0])
+def test_members_that_learned_an_error_s_code_expect_that_error(error):
+    log_p = np.asarray(intrinsic.error_code(jnp.float32(error), S, C))
+    np.testing.assert_allclose(np.exp(log_p).sum(-1), 1.0, atol=1e-4)
+    expected = error / (S * np.log(C))
+    found = intrinsic.expected_error(E * np.exp(log_p), E)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_members_that_expect_different_errors_expect_what_lies_between():
+    low, high = (np.exp(intrinsic.error_code(jnp.float32(x), S, C)) for x in (2.0, 20.0))
+    least, most = (intrinsic.expected_error(2 * p, 2) for p in (low, high))
+    assert least < intrinsic.expected_error(low + high, 2) < most

@@ -164,20 +164,22 @@ def assert_uniform(symbol, num_classes=16):
     assert abs(counts - mean).max() < 5 * np.sqrt(mean)
 
 
-def assert_like_white(screen_T4):
-    """Every symbol uniform, and every pair: within a screen, and of neighbours in time."""
-    now_T4, next_T4 = screen_T4[:-1].astype(int), screen_T4[1:].astype(int)
-    for i in range(4):
-        assert_uniform(screen_T4[:, i])
-        for j in range(4):
-            assert_uniform(16 * now_T4[:, i] + next_T4[:, j], 256)
+def assert_like_white(screen_TS):
+    """Every symbol uniform, and pairs of some: within a screen, and of neighbours in time."""
+    now_TS, next_TS = screen_TS[:-1].astype(int), screen_TS[1:].astype(int)
+    for i in range(noisytv.NUM_SYMBOLS):
+        assert_uniform(screen_TS[:, i])
+    some = (0, 1, 3, 4, 21, 63)  # of one word, of neighbours, of distant ones
+    for i in some:
+        for j in some:
+            assert_uniform(16 * now_TS[:, i] + next_TS[:, j], 256)
             if i < j:
-                assert_uniform(16 * now_T4[:, i] + now_T4[:, j], 256)
+                assert_uniform(16 * now_TS[:, i] + now_TS[:, j], 256)
 
 
 @functools.cache
 def watching(action, num=8192):
-    """Screens [num, 4] of one action taken again and again, and the states."""
+    """Screens [num, 64] of one action taken again and again, and the states."""
     env = noisytv.noisytv(feeder_ego(max_steps=10**6))
 
     def body(state, key):
@@ -230,13 +232,15 @@ def test_pseudo_depends_on_the_place_alone_and_moves_it_by_one():
 
 
 def test_pseudo_shows_the_hash_of_a_counter():
-    start, screen_T4, place_T = watching(PSEUDO)
+    start, screen_TS, place_T = watching(PSEUDO)
     for t in (0, 1, 2, 1000):
-        x = (int(start) + t) * 0x9E3779B9 % 2**32
-        x = (x ^ x >> 16) * 0x85EBCA6B % 2**32
-        x = (x ^ x >> 13) * 0xC2B2AE35 % 2**32
-        x = x ^ x >> 16
-        assert screen_T4[t].tolist() == [int(digit, 16) for digit in f"{x:08x}"[:4]]
+        digits = ""
+        for word in range(16):
+            x = (16 * (int(start) + t) + word) * 0x9E3779B9 % 2**32
+            x = (x ^ x >> 16) * 0x85EBCA6B % 2**32
+            x = (x ^ x >> 13) * 0xC2B2AE35 % 2**32
+            digits += f"{x ^ x >> 16:08x}"[:4]
+        assert screen_TS[t].tolist() == [int(digit, 16) for digit in digits]
         assert place_T[t] == (int(start) + t + 1) % 2**32
 
 
@@ -254,7 +258,7 @@ def test_every_episode_starts_elsewhere_in_the_sequence():
         assert_uniform((place >> shift & 15).astype(int))
 
 
-def test_the_hash_forgets_nothing_so_the_sequence_repeats_after_2_to_the_32():
+def test_the_hash_forgets_nothing_so_the_sequence_repeats_after_2_to_the_28():
     def undo(x):
         x = x ^ x >> 16
         x = x * pow(0xC2B2AE35, -1, 2**32) % 2**32
@@ -270,9 +274,9 @@ def test_the_hash_forgets_nothing_so_the_sequence_repeats_after_2_to_the_32():
 
 def test_the_screen_is_encoded_one_hot_beside_the_base_s_encoding():
     _, shown = RESET(jax.random.key(0), ENV.params)
-    obs = {**shown.obs, "screen": jnp.array([0, 15, 16, 3], jnp.uint8)}
+    obs = {**shown.obs, "screen": jnp.array([0, 15, 16, 3] * 16, jnp.uint8)}
     encoded = ENV.spec.encode(obs)
-    assert encoded["screen"].shape == (4, 17)
-    assert encoded["screen"].argmax(-1).tolist() == [0, 15, 16, 3]
+    assert encoded["screen"].shape == (64, 17)
+    assert encoded["screen"].argmax(-1).tolist() == [0, 15, 16, 3] * 16
     base = BASES["feeder"].spec.encode({k: x for k, x in obs.items() if k != "screen"})
     assert_same({k: encoded[k] for k in base}, base)

@@ -130,6 +130,23 @@ def test_every_parameter_has_had_a_gradient_within_three_updates(single):
         assert value > 0, f"{jax.tree_util.keystr(path)} has had no gradient in three updates"
 
 
+def test_members_paid_by_error_learn_how_wrong_the_model_was():
+    program = program_on((1, 1), curiosity__novelty="error")
+    a = program.agent
+
+    def first_update(carrier):
+        batch = trainer.sample(carrier, a)
+        noise = trainer.observe_noise(carrier, batch, a)
+        _, (seen, terms) = trainer.trunk_loss(carrier.params.trunk, batch, noise, a)
+        return trainer.member_targets(seen, terms, a), terms
+
+    targets, terms = jax.device_get(jax.jit(first_update)(program.init(jnp.uint32(0))))
+    observed = [x for name, x in terms.items() if name.startswith("obs/")]
+    e = (terms["dyn"] + sum(observed)) / (a.model.groups * np.log(a.model.classes))
+    expected = np.repeat((e / (1 + e))[..., None], a.model.groups, -1)
+    np.testing.assert_allclose(np.exp(targets[..., 0]), expected, rtol=1e-4)
+
+
 def test_members_start_and_stay_different(single):
     carrier, _ = losses_of(single, 1, size=10)
     kernels = jax.device_get(carrier.params.members["prior"]["Dense_0"]["kernel"])

@@ -147,14 +147,14 @@ def world_model(carrier: Carrier, batch: Batch, a: Agent) -> tuple[Observed, PyT
     """The trunk's loss and its gradient."""
     noise = trainer.observe_noise(carrier, batch, a)
     loss_fn = partial(trainer.trunk_loss, batch=batch, uniform=noise, a=a)
-    out, pull_back, (seen, info) = jax.vjp(loss_fn, carrier.params.trunk, has_aux=True)
+    out, pull_back, (seen, terms) = jax.vjp(loss_fn, carrier.params.trunk, has_aux=True)
     (grads,) = pull_back(jax.tree.map(jnp.ones_like, out))
-    return seen, info, grads
+    return seen, terms, grads
 
 
 def members(carrier: Carrier, seen: Observed, batch: Batch, a: Agent) -> PyTree:
     """The members' gradients and their novelty."""
-    return trainer.member_gradients(carrier, carrier.params.members, seen, batch, a)
+    return trainer.member_gradients(carrier, carrier.params.members, seen, seen.log_post, batch, a)
 
 
 def dreams(carrier: Carrier, starts: Starts, a: Agent) -> PyTree:

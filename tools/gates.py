@@ -64,7 +64,7 @@ def task(env: str, steps: int, mode: str = "mix") -> tuple[str, ...]:
 
 NO_MEMBERS = "--config.ensemble.members=0 --config.behaviour.mode=task"
 SEED_NOVELTY = "--config.curiosity.novelty=seed"
-ERROR_REWARD = "--config.curiosity.novelty=error"
+ERROR_REWARD = "--config.curiosity.novelty=error --config.curiosity.boredom_up=0"
 RANDOM_NETWORK = "--config.curiosity.novelty=rnd"
 
 GATES = {

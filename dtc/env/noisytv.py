@@ -1,9 +1,9 @@
 """Any environment of discrete actions beside a television with two channels that teach nothing.
 
 Actions      int32 []: the base's A, then A white, A + 1 pseudo.
-Observation  the base's, and screen uint8 [4]: symbols 0-15 after white or pseudo, else 16 (off).
-             White draws each symbol anew, all 65536 screens with equal chances. Pseudo shows the
-             next screen of a fixed sequence of 2^32, from a place drawn at the reset.
+Observation  the base's, and screen uint8 [64]: symbols 0-15 after white or pseudo, else 16 (off).
+             White draws each symbol anew, all 2^256 screens with equal chances. Pseudo shows the
+             next screen of a fixed sequence of 2^28, from a place drawn at the reset.
 Reward       the base's; 0 for watching, whatever the base asks for a step.
 Termination  the base's.
 Truncation   after the base's `max_steps` steps, watching counted; or the base's.
@@ -14,10 +14,10 @@ x_fraction infos stay, its other infos and costs are 0. Steps of the base use th
 without watching every episode is the base's, bit for bit.
 
 What can be predicted: of white nothing but its distribution. Of pseudo, in principle, all but the
-first two or three screens of an episode: they show 16 bits each of a hash of a 32-bit counter, so
-that only one place in the sequence fits them, and who can find it knows every screen that follows.
-To a learner that cannot, pseudo is like white. It cannot be memorised: an episode repeats the
-screens of an earlier one with a chance of about (screens seen so far) / 2^32.
+first screen of an episode: it shows 256 bits of hashes of a 32-bit counter, so that only one place
+in the sequence fits it, and who can find it knows every screen that follows. To a learner that
+cannot, pseudo is like white. It cannot be memorised: an episode repeats the screens of an earlier
+one with a chance of about (screens seen so far) / 2^28.
 """
 
 from collections.abc import Mapping
@@ -28,7 +28,8 @@ import jax.numpy as jnp
 
 from dtc.types import Array, ArraySpec, Environment, EnvSpec, Key, PyTree, TimeStep
 
-NUM_SYMBOLS = 4  # on the screen
+NUM_SYMBOLS = 64  # on the screen: more to be wrong about than all that the Feeder shows
+WORDS = NUM_SYMBOLS // 4  # of 32 bits, four symbols each
 OFF, SCREEN_CLASSES = 16, 17
 TELEVISION = 0x7E1E  # folded into a key for the television's draws: no number a base would fold in
 
@@ -56,8 +57,9 @@ def mix(x: Array) -> Array:
 
 
 def symbols(bits: Array) -> Array:
-    """[4] uint8 in 0-15: the highest 16 of 32 bits."""
-    return (bits >> jnp.array([28, 24, 20, 16], jnp.uint32)).astype(jnp.uint8) & 15
+    """[4 n] uint8 in 0-15 of n words of 32 bits: the highest 16 of each."""
+    shifts = jnp.array([28, 24, 20, 16], jnp.uint32)
+    return (bits[:, None] >> shifts[None]).astype(jnp.uint8).reshape(-1) & 15
 
 
 def _silent(shown: TimeStep) -> TimeStep:
@@ -121,8 +123,9 @@ def noisytv(base: Environment) -> Environment:
         key: Key, state: NoisyTVState, action: Array, params: PyTree
     ) -> tuple[NoisyTVState, TimeStep]:
         white, pseudo = action == num_base, action == num_base + 1
-        noise = jax.random.bits(jax.random.fold_in(key, TELEVISION))
-        screen = symbols(jnp.where(white, noise, mix(state.place)))
+        noise = jax.random.bits(jax.random.fold_in(key, TELEVISION), (WORDS,))
+        words = WORDS * state.place + jnp.arange(WORDS, dtype=jnp.uint32)
+        screen = symbols(jnp.where(white, noise, mix(words)))
         screen = jnp.where(white | pseudo, screen, jnp.uint8(OFF))
 
         moved = base.step(key, state.base, jnp.minimum(action, num_base - 1), params)
