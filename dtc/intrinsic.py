@@ -179,7 +179,7 @@ def error_code(error: Array, groups: int, classes: int) -> Array:
       error: [...] nats; e is the error in units of S ln C, the entropy of a code of noise.
     """
     e = accum(error) / (groups * math.log(classes))
-    p = jnp.concatenate([e[..., None], jnp.ones_like(e)[..., None]], -1) / (1 + e)[..., None]
+    p = jnp.stack([e, jnp.ones_like(e)], -1) / (1 + e)[..., None]
     rest = jnp.zeros((*e.shape, classes - 2), e.dtype)
     log_p = jnp.log(jnp.maximum(jnp.concatenate([p, rest], -1), 1e-6))
     return jnp.broadcast_to(log_p[..., None, :], (*e.shape, groups, classes))

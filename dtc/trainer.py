@@ -224,12 +224,7 @@ def member_targets(seen: rssm.Observed, terms: dict[str, Array], a: Agent) -> Ar
 
 
 def member_gradients(
-    carrier: Carrier,
-    members: PyTree,
-    seen: rssm.Observed,
-    targets: Array,
-    batch: Batch,
-    a: Agent,
+    carrier: Carrier, members: PyTree, seen: rssm.Observed, targets: Array, batch: Batch, a: Agent
 ) -> tuple[PyTree, MemberSums, Array]:
     """Summed gradients of this device's members, their sums, and which own pairs count [B, T-1].
 

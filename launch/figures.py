@@ -203,12 +203,16 @@ def grid_map(path: Path, visits: np.ndarray, novelty: np.ndarray, title: str) ->
 
 
 def compare(
-    path: Path, runs: Mapping[str, Sequence[Mapping[str, Any]]], metrics: Sequence[str]
+    path: Path,
+    runs: Mapping[str, Sequence[Mapping[str, Any]]],
+    metrics: Sequence[str],
+    baselines: Mapping[str, float] | None = None,
 ) -> None:
     """Draws one panel a metric and in each one line a run, over environment steps.
 
     Args:
       runs: records by the name of the run.
+      baselines: horizontal lines of the first panel, by name.
     """
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(8, 0.8 + 3 * len(metrics)), dpi=130, layout="constrained")
@@ -217,6 +221,7 @@ def compare(
             for name, records in runs.items():
                 _line(ax, records, metric, name)
             ax.set_ylabel(metric)
+        _draw_baselines(panels[0], baselines or {})
         panels[-1].set_xlabel("environment steps")
         panels[-1].xaxis.set_major_formatter(mpl.ticker.EngFormatter(sep=""))
         handles, labels = panels[0].get_legend_handles_labels()
@@ -240,13 +245,17 @@ def _line(
         ax.plot(steps, values, label=label, **style)
 
 
+def _draw_baselines(ax: Axes, baselines: Mapping[str, float]) -> None:
+    for (name, value), dash in zip(baselines.items(), ("--", ":", "-."), strict=False):
+        ax.axhline(value, color=FAINT, linestyle=dash, linewidth=1.2, label=f"{name} {value:.1f}")
+
+
 def _draw_returns(
     ax: Axes, records: Sequence[Mapping[str, Any]], baselines: Mapping[str, float]
 ) -> None:
     _line(ax, records, "collect/return", "while collecting", color=BLUE, alpha=0.45, linewidth=1.2)
     _line(ax, records, "eval/return", "greedy evaluation", color=BLUE, marker="o", markersize=4)
-    for (name, value), dash in zip(baselines.items(), ("--", ":", "-."), strict=False):
-        ax.axhline(value, color=FAINT, linestyle=dash, linewidth=1.2, label=f"{name} {value:.1f}")
+    _draw_baselines(ax, baselines)
     ax.set_ylabel("episode return")
     ax.set_ylim(bottom=min(0, ax.get_ylim()[0]))
     if ax.get_legend_handles_labels()[0]:

@@ -57,6 +57,19 @@ def test_a_seed_that_has_its_result_is_not_run_again(tmp_path, monkeypatch):
         gates.run_seed(ATLEAST, tmp_path / "other", 0, ())
 
 
+def test_the_curves_of_all_seeds_stand_beside_the_reference_policies(tmp_path, monkeypatch):
+    record = {"env_steps": 1.0, "eval/return": 3.0, "eval/random": 2.0}
+    for seed in (0, 1):
+        run = tmp_path / "ours" / f"seed{seed}"
+        run.mkdir(parents=True)
+        (run / writers.METRICS).write_text(json.dumps(record) + "\n")
+    drawn = []
+    monkeypatch.setattr(gates.figures, "compare", lambda *args: drawn.append(args))
+    gates._draw(tmp_path, 3, ["ours"])
+    runs = {"ours 0": [record], "ours 1": [record]}
+    assert drawn == [(tmp_path / "curves.png", runs, ["eval/return"], {"random": 2.0})]
+
+
 def trains_to(env_steps, run, commands):
     """In place of subprocess.run: notes the command and leaves a run of so many steps."""
 

@@ -232,15 +232,18 @@ def _check_finished(run: Path) -> None:
 
 
 def _draw(directory: Path, seeds: int, labels: Sequence[str]) -> None:
-    """Curves of all seeds, one panel: DIRECTORY/curves.png."""
-    runs = {}
+    """Curves of all seeds beside the reference policies, one panel: DIRECTORY/curves.png."""
+    runs, last = {}, {}
     for label in labels:
         for seed in range(seeds):
             path = directory / label / f"seed{seed}" / writers.METRICS
             if path.is_file():
                 runs[f"{label} {seed}"] = list(writers.read_metrics(path))
+                *_, last = runs[f"{label} {seed}"]
     if runs:
-        figures.compare(directory / "curves.png", runs, ["eval/return"])
+        known = {name: last.get(f"eval/{name}") for name in ("random", "scripted")}
+        baselines = {name: value for name, value in known.items() if value is not None}
+        figures.compare(directory / "curves.png", runs, ["eval/return"], baselines)
 
 
 def summary(gate: Gate, results: dict[str, list[Figures]]) -> list[dict[str, Any]]:
