@@ -241,8 +241,8 @@ def _draw(directory: Path, seeds: int, labels: Sequence[str]) -> None:
                 runs[f"{label} {seed}"] = list(writers.read_metrics(path))
                 *_, last = runs[f"{label} {seed}"]
     if runs:
-        known = {name: last.get(f"eval/{name}") for name in ("random", "scripted")}
-        baselines = {name: value for name, value in known.items() if value is not None}
+        names = [name for name in ("random", "scripted") if f"eval/{name}" in last]
+        baselines = {name: last[f"eval/{name}"] for name in names}
         figures.compare(directory / "curves.png", runs, ["eval/return"], baselines)
 
 
