@@ -1,6 +1,7 @@
 """The gates' arithmetic: what passes, what is read from a run, and where it goes on."""
 
 import json
+import threading
 from types import SimpleNamespace
 
 import jax
@@ -55,6 +56,23 @@ def test_a_seed_that_has_its_result_is_not_run_again(tmp_path, monkeypatch):
     assert gates.run_seed(ATLEAST, tmp_path, 0, ()) == figures(7.0)
     with pytest.raises(AssertionError, match="ran"):
         gates.run_seed(ATLEAST, tmp_path / "other", 0, ())
+
+
+def test_runs_go_side_by_side_and_keep_their_order(tmp_path, monkeypatch):
+    gate = Gate((), measures.returns, (), controls=("--config.a.x=1 --config.b.y=2",))
+    monkeypatch.setitem(gates.GATES, "one", gate)
+    meet = threading.Barrier(2, timeout=10)  # passed by pairs alone
+
+    def run_seed(gate, run, seed, flags):
+        meet.wait()
+        assert run == tmp_path / "one" / ("x=1,y=2" if flags else "ours") / f"seed{seed}"
+        return figures(10 * len(flags) + seed)
+
+    monkeypatch.setattr(gates, "run_seed", run_seed)
+    found = gates.run_gates(["one"], tmp_path, 2, True, (), 2)
+    assert found == {
+        "one": {"ours": [figures(0), figures(1)], "x=1,y=2": [figures(20), figures(21)]}
+    }
 
 
 def test_the_curves_of_all_seeds_stand_beside_the_reference_policies(tmp_path, monkeypatch):

@@ -1,6 +1,7 @@
 """Runs the gates: what the agent must learn on problems people know, and how fast.
 
 python tools/gates.py --gate=cartpole --seeds=3     # or several: --gate=cartpole,deepsea
+python tools/gates.py --all --seeds=3 --jobs=2      # the table, two runs at a time
 python tools/gates.py --all --seeds=3 --controls    # the table, and each gate's ablations
 python tools/gates.py --list
 
@@ -17,6 +18,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from concurrent import futures
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -141,10 +143,9 @@ def main(argv: Sequence[str]) -> int:
     if unknown:
         print(f"--gate={unknown[0]} is no gate. Use {', '.join(GATES)}.", file=sys.stderr)
         return 2
-    results = {
-        name: run_gate(name, args.workdir, args.seeds, args.controls, tuple(args.flags))
-        for name in names
-    }
+    results = run_gates(
+        names, args.workdir, args.seeds, args.controls, tuple(args.flags), args.jobs
+    )
     found = {name: summary(GATES[name], result) for name, result in results.items()}
     console.print(_table(found))
     if args.json:
@@ -160,7 +161,8 @@ def _parser() -> argparse.ArgumentParser:
     what.add_argument("--gate", help=f"one or more of {', '.join(GATES)}")
     what.add_argument("--all", action="store_true", help="all of them")
     what.add_argument("--list", action="store_true", help="print what they ask for")
-    parser.add_argument("--seeds", type=int, default=3, help="seeds 0, 1, ... (default 3)")
+    parser.add_argument("--seeds", type=_count, default=3, help="seeds 0, 1, ... (default 3)")
+    parser.add_argument("--jobs", type=_count, default=1, help="runs at a time (default 1)")
     parser.add_argument("--workdir", type=Path, default=Path("runs/gates"), help="for all runs")
     parser.add_argument("--controls", action="store_true", help="run each gate's ablations too")
     parser.add_argument("--json", type=Path, help="write the table here too")
@@ -168,20 +170,45 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def run_gate(
-    name: str, workdir: Path, seeds: int, controls: bool, flags: tuple[str, ...]
-) -> dict[str, list[Figures]]:
-    """Figures of every seed, by variant: `ours` and the ablations."""
-    gate = GATES[name]
-    results: dict[str, list[Figures]] = {}
-    for variant in ("", *gate.controls * controls):
-        label = _label(variant)
-        for seed in range(seeds):
-            run = workdir / name / label / f"seed{seed}"
-            found = run_seed(gate, run, seed, (*flags, *variant.split()))
-            print(f"{name}, {label}, seed {seed}: {_text(found)}", flush=True)
-            results.setdefault(label, []).append(found)
-    _draw(workdir / name, seeds, list(results))
+def _count(text: str) -> int:
+    count = int(text)
+    if count < 1:
+        raise argparse.ArgumentTypeError(f"{text} is below 1. Use 1 or more.")
+    return count
+
+
+def run_gates(
+    names: Sequence[str],
+    workdir: Path,
+    seeds: int,
+    controls: bool,
+    flags: tuple[str, ...],
+    jobs: int,
+) -> dict[str, dict[str, list[Figures]]]:
+    """Figures of every seed, by gate and variant: `ours` and the ablations.
+
+    `jobs` of them run at a time. Where one fails, those under way end first, and no other starts.
+    """
+    runs = [
+        (name, variant, seed)
+        for name in names
+        for variant in ("", *GATES[name].controls * controls)
+        for seed in range(seeds)
+    ]
+
+    def figures_of(run: tuple[str, str, int]) -> Figures:
+        name, variant, seed = run
+        path = workdir / name / _label(variant) / f"seed{seed}"
+        found = run_seed(GATES[name], path, seed, (*flags, *variant.split()))
+        print(f"{name}, {_label(variant)}, seed {seed}: {_text(found)}", flush=True)
+        return found
+
+    results: dict[str, dict[str, list[Figures]]] = {name: {} for name in names}
+    with futures.ThreadPoolExecutor(jobs) as pool:  # each waits for a process of its own
+        for (name, variant, _), found in zip(runs, pool.map(figures_of, runs), strict=True):
+            results[name].setdefault(_label(variant), []).append(found)
+    for name in names:
+        _draw(workdir / name, seeds, list(results[name]))
     return results
 
 
