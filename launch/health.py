@@ -12,6 +12,7 @@ Record = Mapping[str, Any]
 
 WARMUP = 500  # updates before which only numbers that are not finite are a sign
 QUIET = 20  # records without a sign after which it is told again
+FINITE = 1 - 1e-5  # least share of finite gradients: a mean of ones is rounded
 
 # What is healthy: all runs on the tasks of the catalog keep well away from these.
 KL = 0.05  # least nats between posterior and prior, of all groups
@@ -39,7 +40,7 @@ def limits(a: Agent) -> Limits:
 def not_finite(record: Record, _: Limits) -> str | None:
     """Metrics that are NaN or infinite, or gradients that are."""
     names = [name for name, x in record.items() if x is None or _is_broken(x)]
-    if record.get("health/finite", 1.0) < 1.0:
+    if record.get("health/finite", 1.0) < FINITE:
         names.insert(0, "gradients")
     if not names:
         return None

@@ -2,6 +2,7 @@
 
 import math
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -54,7 +55,15 @@ def test_a_number_that_is_not_finite_is_told_at_once_with_its_name(value):
     assert found["finite"].startswith("eval/return not finite")
 
 
+def test_the_mean_of_many_leaves_that_are_finite_is_no_sign():
+    means = [jnp.ones(n).mean() for n in range(1, 200)]
+    assert min(means) < 1.0  # the premise: such a mean is rounded
+    assert not any(health.signs(WELL | {"health/finite": float(x)}, LIMITS) for x in means)
+
+
 def test_gradients_that_are_not_finite_are_told():
+    one_leaf_of_200_once_in_50_updates = 1 - 1 / (200 * 50)
+    assert health.signs(WELL | {"health/finite": one_leaf_of_200_once_in_50_updates}, LIMITS)
     found = health.signs(WELL | {"health/finite": 0.99, "loss/a": math.nan}, LIMITS)
     assert found["finite"].startswith("gradients and 1 more not finite")
 
