@@ -57,6 +57,10 @@ PATIENCE = (
     "--xla_cpu_collective_call_terminate_timeout_seconds=7200",
 )
 
+# Seconds without a sign of life after which a process counts as lost and the others end. On a busy
+# machine one may be silent for ten; at the end all wait while process 0 draws the figures.
+SILENCE = 60
+
 
 class Processes(NamedTuple):
     """The processes of a run; `coordinator` is '' where there is one, or a TPU finds the others."""
@@ -147,8 +151,8 @@ def _connect(processes: Processes, is_pod: bool) -> None:
             processes.coordinator,
             processes.num,
             processes.id,
-            heartbeat_timeout_seconds=10,
-            shutdown_timeout_seconds=15,
+            heartbeat_timeout_seconds=SILENCE,
+            shutdown_timeout_seconds=SILENCE,
             coordinator_bind_address=processes.coordinator,
         )
     elif is_pod:
