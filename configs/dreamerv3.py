@@ -7,8 +7,7 @@ Machine: 2 CPU cores. B16, T64, H15, all 1024 states as starts, replay ratio 32.
 """
 
 import ml_collections
-
-from configs import base
+from dtc.configs import base
 
 
 def get_config() -> ml_collections.ConfigDict:

@@ -7,8 +7,7 @@ quiet cores (2026-11-21), 78 environment steps/s: 60k steps in 13 minutes.
 """
 
 import ml_collections
-
-from configs import base
+from dtc.configs import base
 
 
 def get_config() -> ml_collections.ConfigDict:

@@ -6,8 +6,7 @@ Machine: 2 CPU cores, as any number of devices that divides 40. It learns nothin
 """
 
 import ml_collections
-
-from configs import base
+from dtc.configs import base
 
 
 def get_config() -> ml_collections.ConfigDict:

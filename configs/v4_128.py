@@ -7,8 +7,7 @@ Rate: not measured.
 """
 
 import ml_collections
-
-from configs import v4_8
+from dtc.configs import v4_8
 
 
 def get_config() -> ml_collections.ConfigDict:

@@ -10,8 +10,7 @@ Rate on the slice: not measured.
 """
 
 import ml_collections
-
-from configs import base
+from dtc.configs import base
 
 
 def get_config() -> ml_collections.ConfigDict:

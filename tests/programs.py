@@ -1,10 +1,11 @@
 """Programs of the smoke config for tests of the train step and what stands on it."""
 
 import jax
+from dtc.configs import smoke
 
-from configs import smoke
-from dtc import config, mesh
-from launch.program import Program
+from dtc.config import settings as config
+from dtc.core import mesh
+from dtc.host.program import Program
 
 
 def smoke_config(mesh_shape=(1, 1), **changes):

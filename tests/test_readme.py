@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dtc.env import catalog
+from dtc.envs import catalog
 from tests.programs import program_on
 
 README = (Path(__file__).parents[1] / "README.md").read_text()

@@ -1,54 +1,8 @@
-"""Draws runs into one figure from their metrics.jsonl.
+"""Draws runs into one figure: see `python tools/plot.py --help`."""
 
-python tools/plot.py runs/local-* --out=curves.png --metric eval/return curiosity/novelty
-"""
-
-import argparse
-import json
 import sys
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
-if __name__ == "__main__":  # then tools/ stands first, not the repository
-    sys.path[0] = str(Path(__file__).resolve().parent.parent)
-
-from launch import figures, writers
-
-
-def main(argv: Sequence[str]) -> int:
-    """Exit status; 2 where a run or a metric is missing."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("runs", nargs="+", type=Path, help="run directories")
-    parser.add_argument("--metric", nargs="+", default=["eval/return"], help="metrics, one a panel")
-    parser.add_argument("--out", type=Path, default=Path("curves.png"), help="the picture")
-    parser.add_argument("--json", type=Path, help="write the drawn figures here too")
-    args = parser.parse_args(argv)
-    missing = [run for run in args.runs if not (run / writers.METRICS).is_file()]
-    if missing:
-        parser.error(f"{missing[0]} holds no {writers.METRICS}: name run directories.")
-    runs = {str(run): list(writers.read_metrics(run / writers.METRICS)) for run in args.runs}
-    known = {name for records in runs.values() for record in records for name in record}
-    for metric in args.metric:
-        if metric not in known:
-            parser.error(f"--metric={metric} is in none of them: use {', '.join(sorted(known))}.")
-    figures.compare(args.out, runs, args.metric)
-    if args.json:
-        args.json.write_text(json.dumps(_curves(runs, args.metric)) + "\n")
-    print(args.out)
-    return 0
-
-
-def _curves(runs: dict[str, list[writers.Record]], metrics: list[str]) -> dict[str, Any]:
-    """{run: {metric: [[env steps, value], ...]}}."""
-    return {
-        run: {
-            m: [[*point] for point in zip(*figures.series(records, m), strict=True)]
-            for m in metrics
-        }
-        for run, records in runs.items()
-    }
-
+from dtc.commands import plot
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(plot.main(sys.argv[1:]))

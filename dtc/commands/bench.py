@@ -1,0 +1,257 @@
+"""Measures rates on this machine.
+
+python tools/bench.py env                      environments: env_steps/s beside gymnax
+python tools/bench.py env --json=rates.json    the same, with every repeat written to a file
+python tools/bench.py train                    an update of configs/dreamerv3.py and its shares
+python tools/bench.py train --config=configs/local.py --horizons    updates at every dream horizon
+"""
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from dtc.commands import bench_train
+from dtc.core import mesh
+from dtc.core.types import Array, Environment, Key, Purpose, PyTree
+from dtc.envs import catalog, vector
+
+Figures = dict[str, Any]
+
+
+def main(argv: Sequence[str]) -> int:
+    """Exit status; each subcommand prints its table and returns its figures for --json."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    commands = parser.add_subparsers(dest="command", required=True)
+    for add in (add_env, bench_train.add_train):
+        command = add(commands)
+        command.add_argument("--json", type=Path, help="write the figures here too")
+    args, rest = parser.parse_known_args(argv)
+    if rest and args.command != "train":
+        parser.error(f"{rest[0]} is not a flag of {args.command}: see --help.")
+    args.settings = rest
+    try:
+        figures = args.run(args)
+    except ValueError as error:
+        parser.error(str(error))
+    if args.json:
+        args.json.write_text(json.dumps(figures, indent=1) + "\n")
+    return 0
+
+
+# env: environments under a random policy, every observation written.
+
+
+def add_env(commands: Any) -> argparse.ArgumentParser:
+    """The parser of `env`."""
+    parser = commands.add_parser(
+        "env",
+        help="env_steps/s of the environments",
+        description="Rates of a random policy with auto-reset; all observations, rewards and flags "
+        "are written to [steps, envs, ...] outputs. All contenders take turns.",
+    )
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    parser.add_argument("--envs", type=int, default=1024, help="environments (default 1024)")
+    parser.add_argument("--steps", type=int, default=32, help="calls a program (default 32)")
+    parser.add_argument("--programs", type=int, default=16, help="programs a repeat (default 16)")
+    parser.add_argument("--repeats", type=int, default=15, help="repeats (default 15)")
+    parser.add_argument("--devices", type=int, default=cores, help="CPU devices (default: cores)")
+    parser.set_defaults(run=env)
+    return parser
+
+
+class Contender(NamedTuple):
+    """One way to run N environments with auto-reset.
+
+    init(root, ids_N) -> carry; step(root, carry, action_N, key_N) -> (carry, outputs), where the
+    outputs are everything an agent would store, the last of them whether it was an env step.
+    """
+
+    num_actions: int
+    init: Callable[[Key, Array], PyTree]
+    step: Callable[[Key, PyTree, Array, Key], tuple[PyTree, tuple[PyTree, ...]]]
+
+
+def env(args: argparse.Namespace) -> Figures:
+    """Prints and returns the env_steps/s of every contender."""
+    if args.envs % args.devices:
+        raise ValueError(
+            f"--envs={args.envs} does not divide over --devices={args.devices}. "
+            f"Use --envs={args.devices * (args.envs // args.devices + 1)}."
+        )
+    jax.config.update("jax_num_cpu_devices", args.devices)
+    if len(jax.devices()) < args.devices:
+        raise ValueError(
+            f"--devices={args.devices} is more than the {len(jax.devices())} "
+            f"{jax.default_backend()} devices here. Use --devices={len(jax.devices())}."
+        )
+    races = {name: Race(c, args) for name, c in contenders().items()}
+    for _ in range(args.repeats):
+        for race in races.values():
+            race.run()
+    figures = {name: race.figures() for name, race in races.items()}
+    _print_env(figures, args)
+    return {"settings": _settings(args), "env_steps_per_second": figures, **_ratio(figures)}
+
+
+def contenders() -> dict[str, Contender]:
+    """All that take part, by name; gymnax where it is installed."""
+    found = {
+        "feeder": _ours("feeder", lambda env, obs_N: obs_N),
+        "feeder, bf16[266]": _ours("feeder", _encoded),
+        "feeder_ego": _ours("feeder_ego", lambda env, obs_N: obs_N),
+    }
+    try:
+        import gymnax
+    except ImportError:
+        print("gymnax is not installed: pip install gymnax to compare with it.")
+        return found
+    game, params = gymnax.make("Breakout-MinAtar")
+    found["gymnax Breakout, float32"] = _gymnax(game, params, lambda obs_N: obs_N)
+    found["gymnax Breakout, uint8"] = _gymnax(game, params, lambda obs_N: obs_N.astype(jnp.uint8))
+    found["gymnax Breakout, no obs"] = _gymnax(game, params, lambda obs_N: None)
+    return found
+
+
+def _ours(name: str, show: Callable[[Environment, PyTree], PyTree]) -> Contender:
+    """An environment of the catalog; its episodes start at different steps."""
+    env = catalog.make(name)
+
+    def init(root: Key, ids_N: Array) -> PyTree:
+        state, _ = vector.reset(root, ids_N, env)
+        keys_N = mesh.mesh_keys(root, Purpose.ACT_POLICY, ids_N, 0)
+        offset = jax.vmap(lambda key: jax.random.randint(key, (), 0, env.spec.max_steps))
+        return state._replace(env=state.env._replace(step_count=offset(keys_N)))
+
+    def step(root: Key, state: PyTree, action_N: Array, key_N: Key) -> tuple[PyTree, Any]:
+        state, shown = vector.step(root, state, action_N, env)
+        flags = (shown.terminated, shown.truncated)
+        return state, (show(env, shown.obs), shown.reward, *flags, ~shown.first)
+
+    return Contender(env.spec.action.num_classes or 0, init, step)
+
+
+def _encoded(env: Environment, obs_N: PyTree) -> Array:
+    """The bits of the encoded observation [N, 266].
+
+    As uint16, because where a scan writes bfloat16 rows, XLA:CPU converts the whole [T, N, 266]
+    output to float32 and back at every step (jax 0.10.2).
+    """
+    flat_NF = jax.vmap(env.spec.encode)(obs_N)["flat"]
+    return lax.bitcast_convert_type(flat_NF, jnp.uint16)
+
+
+def _gymnax(game: Any, params: Any, show: Callable[[Array], PyTree]) -> Contender:
+    """A gymnax environment with its own auto-reset, in which every call is an env step."""
+
+    def init(root: Key, ids_N: Array) -> PyTree:
+        keys_N = mesh.mesh_keys(root, Purpose.ENV_RESET, ids_N, 0)
+        return jax.vmap(game.reset, (0, None))(keys_N, params)[1]
+
+    def step(root: Key, state: PyTree, action_N: Array, key_N: Key) -> tuple[PyTree, Any]:
+        play = jax.vmap(game.step, (0, 0, 0, None))
+        obs, state, reward, done, _ = play(key_N, state, action_N, params)
+        return state, (show(obs), reward, done, jnp.ones_like(done))
+
+    return Contender(game.num_actions, init, step)
+
+
+class Race:
+    """One contender's compiled program, its carry, and the rates it has run."""
+
+    def __init__(self, contender: Contender, args: argparse.Namespace):
+        """Compiles and runs it once, so that no later run compiles."""
+        self.num_programs = args.programs
+        self.rates: list[float] = []
+        grid = mesh.make_mesh(args.devices, 1, jax.devices()[: args.devices])
+        num_local = args.envs // args.devices
+        root = jax.random.key(0)
+
+        def init() -> PyTree:
+            return mesh.vary(contender.init(root, mesh.global_ids(num_local)))
+
+        def program(carry: PyTree, call: Array, reused: PyTree) -> tuple[PyTree, PyTree]:
+            del reused  # donated: its memory takes the outputs
+            key = mesh.mesh_key(root, Purpose.EVAL_POLICY, mesh.global_ids(1)[0], call)
+            shape = (args.steps, num_local)
+            action_key, env_key = jax.random.split(key)
+            action_TN = jax.random.bits(action_key, shape) % contender.num_actions
+            key_TN = jax.random.split(env_key, shape)
+
+            def body(carry: PyTree, xs: tuple[Array, Key]) -> tuple[PyTree, PyTree]:
+                return mesh.vary(contender.step(root, carry, xs[0].astype(jnp.int32), xs[1]))
+
+            return lax.scan(body, carry, (action_TN, key_TN))
+
+        specs = (mesh.SHARDED, mesh.SHARDED_TIME_MAJOR)
+        self.carry = jax.jit(jax.shard_map(init, mesh=grid, in_specs=(), out_specs=specs[0]))()
+        self.calls = 0
+        self.outputs: Any = ()
+        for reused in ((), mesh.SHARDED_TIME_MAJOR):
+            in_specs = (mesh.SHARDED, mesh.REPLICATED, reused)
+            sharded = jax.shard_map(program, mesh=grid, in_specs=in_specs, out_specs=specs)
+            self.program = jax.jit(sharded, donate_argnums=(0, 2), keep_unused=True)
+            self._advance(1)
+
+    def _advance(self, num_programs: int) -> None:
+        for _ in range(num_programs):
+            carry, outputs = self.program(self.carry, np.int32(self.calls), self.outputs)
+            self.carry, self.outputs, self.calls = carry, outputs, self.calls + 1
+        jax.block_until_ready((self.carry, self.outputs))
+
+    def run(self) -> None:
+        """Times one repeat and notes its env_steps/s."""
+        start = time.perf_counter()
+        self._advance(self.num_programs)
+        seconds = time.perf_counter() - start
+        is_env_step_TN = np.asarray(self.outputs[-1])
+        num_rows = self.num_programs * is_env_step_TN.size
+        self.rates.append(num_rows * is_env_step_TN.mean() / seconds)
+
+    def figures(self) -> Figures:
+        """Median, best and every repeat's rate."""
+        return {"median": np.median(self.rates), "best": max(self.rates), "repeats": self.rates}
+
+
+def _settings(args: argparse.Namespace) -> Figures:
+    names = ("envs", "steps", "programs", "repeats", "devices")
+    backend = {"backend": jax.default_backend(), "jax": jax.__version__}
+    return {name: getattr(args, name) for name in names} | backend
+
+
+def _ratio(figures: dict[str, Figures]) -> Figures:
+    """The Feeder's rate over gymnax's, in the faster of its forms that write observations."""
+    rivals = [figures[name] for name in figures if name.endswith(("float32", "uint8"))]
+    if not rivals:
+        return {}
+    ours, theirs = figures["feeder"], max(rivals, key=lambda f: f["median"])
+    paired = np.median(np.divide(ours["repeats"], theirs["repeats"]))
+    return {"feeder_over_gymnax": {"median": paired, "best": ours["best"] / theirs["best"]}}
+
+
+def _print_env(figures: dict[str, Figures], args: argparse.Namespace) -> None:
+    print(
+        f"{args.envs} environments, {args.devices} devices ({jax.default_backend()}), "
+        f"{args.repeats} repeats in turns; million env_steps/s:"
+    )
+    for name, figure in figures.items():
+        print(
+            f"  {name:26s} median {figure['median'] / 1e6:6.2f}   best {figure['best'] / 1e6:6.2f}"
+        )
+    for ratio in _ratio(figures).values():
+        print(
+            f"  feeder / gymnax Breakout: median {ratio['median']:.2f}x, best {ratio['best']:.2f}x"
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,233 @@
+"""Measures whether novelty tells what the model does not know, on data of the Feeder.
+
+python tools/calibration.py --seed=0 --workdir=runs/calibration
+
+The model learns from random walks that never collect. Held out are fresh walks: in each of their
+states the step they take, and what collecting there would have brought. Does novelty rank these
+transitions by their one-step error (`spearman`: Spearman's rho)? Does it tell the action that was
+never tried from those that were (`auroc`)? On a small replay learned again and again: how far does
+it fall (`fall`)? The standard deviation of the members' probabilities stands beside novelty
+(`*_std`).
+"""
+
+import dataclasses
+import json
+import sys
+import time
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from dtc.algorithms.curious.agent import Agent
+from dtc.config.settings import ConfigError, MeshConfig
+from dtc.core import distributions as dist
+from dtc.core import mesh
+from dtc.core.types import Array, Key, Latent, PyTree
+from dtc.curiosity import intrinsic
+from dtc.data import replay
+from dtc.envs import vector
+from dtc.envs.feeder import COLLECT
+from dtc.host import command, writers
+from dtc.host.program import Program
+from dtc.training import acting, evaluation, trainer
+from dtc.training.acting import ActorState
+from dtc.training.evaluation import PURPOSES
+from dtc.training.trainer import Carrier
+from dtc.world_model import ensemble, rssm
+from dtc.world_model.ensemble import Transitions
+
+MANY, FEW = 16384, 128  # rows of each environment
+UPDATES, REPEATS = 3000, 3000  # on MANY and on FEW rows
+CHUNK = 50  # updates a call
+HELD_OUT = 16  # episodes
+
+Figures = dict[str, float]
+
+
+def main(argv: Sequence[str]) -> int:
+    """Exit status; 2 after one sentence where the command is wrong."""
+    if {"--help", "-h"} & set(argv):
+        print(f"{__doc__}\nAll flags are those of launch/main.py, and --json=FILE.")
+        return 0
+    paths = [Path(a.partition("=")[2]) for a in argv if a.startswith("--json=")]
+    try:
+        wanted = command.parse([a for a in argv if not a.startswith("--json=")])
+        if not wanted.cfg.env.name.startswith("feeder"):
+            raise ConfigError(f"env.name={wanted.cfg.env.name} is no Feeder. Use feeder_ego.")
+    except ConfigError as error:
+        print(error, file=sys.stderr)
+        return 2
+    cfg = dataclasses.replace(
+        wanted.cfg,
+        mesh=MeshConfig(1, 1),
+        behaviour=dataclasses.replace(wanted.cfg.behaviour, mode="task"),
+        dream=dataclasses.replace(  # the actor is not asked, so it may learn from little
+            wanted.cfg.dream,
+            horizons=wanted.cfg.dream.horizons[:1],
+            starts=wanted.cfg.replay.batch,
+        ),
+    )
+    begin = time.monotonic()
+    found = calibrate(Program(cfg, mesh.make_mesh(1, 1, jax.devices()[:1])), cfg.seed)
+    found["minutes"] = (time.monotonic() - begin) / 60
+    writers.Console().print(writers.summary_table("Calibration of novelty", dict(found)))
+    for path in (*paths, wanted.workdir / "figures.json"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(found, indent=1) + "\n")
+    return 0
+
+
+def calibrate(program: Program, seed: int) -> Figures:
+    """The figures of one seed."""
+    run = make(program)
+
+    def train(rows: int, updates: int) -> tuple[Carrier, np.ndarray]:
+        state, novelty = program.init(jnp.uint32(seed)), []
+        state = run.fill(state, jnp.int32(rows))
+        for _ in range(updates // CHUNK):
+            state, mean = run.learn(state)
+            novelty.append(float(mean))
+        return state, np.asarray(novelty)
+
+    _, repeated = train(FEW, REPEATS)
+    state, _ = train(MANY, UPDATES)
+    return ranks(*run.score(state)) | {
+        "fall": float(repeated.max() / repeated[-1]),
+        "novelty_peak": float(repeated.max()),
+        "novelty_end": float(repeated[-1]),
+    }
+
+
+class Functions(NamedTuple):
+    """Compiled at their first call; all take a carrier first."""
+
+    fill: Any  # (carrier, rows) -> one whose replay holds that many rows of walks, no others
+    learn: Any  # -> (after CHUNK updates, mean novelty of what they replayed)
+    score: Any  # -> Scores of tried and of untried steps
+
+
+def make(program: Program) -> Functions:
+    """The functions of a program's agent on its mesh."""
+    a, carrier, one = program.agent, trainer.specs(program.agent), mesh.REPLICATED
+    shard = partial(trainer.sharded, on=program.mesh)
+    return Functions(
+        shard(partial(_fill, a=a), in_specs=(carrier, one), out_specs=carrier),
+        shard(partial(_learn, a=a), in_specs=(carrier,), out_specs=(carrier, one), donate=(0,)),
+        shard(partial(_score, a=a), in_specs=(carrier,), out_specs=mesh.SHARDED_TIME_MAJOR),
+    )
+
+
+def walk(latent: Latent, mask: Array | None, keys: Key) -> Array:
+    """A policy of uniform draws from all actions but COLLECT, the last of them."""
+    return jax.vmap(lambda key: jax.random.randint(key, (), 0, COLLECT, jnp.int32))(keys)
+
+
+def _fill(carrier: Carrier, rows: Array, a: Agent) -> Carrier:
+    """The carrier with nothing in its replay but so many rows of walks; the prefill collects."""
+    num_local = a.num_envs // mesh.num_devices()
+    ids = mesh.global_ids(num_local)
+    actor = acting.init(carrier.root, ids, a.env, a.trunk, a.vector, calls=1 << 20)
+    start = carrier._replace(actor=actor, replay=replay.init(num_local, a.replay, a.codecs))
+    rounds = rows // a.collect_steps
+    return lax.fori_loop(0, rounds, lambda _, c: trainer.collect(c, a, walk)[0], start)
+
+
+def _learn(carrier: Carrier, a: Agent) -> tuple[Carrier, Array]:
+    """CHUNK updates on what the replay holds, and the mean novelty of what they replayed."""
+    carrier, scalars = lax.scan(lambda c, _: trainer.update(c, a), carrier, length=CHUNK)
+    return carrier, scalars["curiosity/novelty_replay"].mean()
+
+
+class Scores(NamedTuple):
+    """Of held-out transitions, [T, N]."""
+
+    novelty: Array
+    std: Array  # of the members' probabilities
+    error: Array  # KL(q(z') || mean_k p_k), nats
+
+
+def _score(carrier: Carrier, a: Agent) -> tuple[Scores, Scores]:
+    """Of every step of fresh walks, and of collecting in the same states."""
+    ids, root = mesh.global_ids(HELD_OUT // mesh.num_devices()), carrier.root
+    start = acting.init(root, ids, a.env, a.trunk, evaluation.EVAL, calls=1 << 20)
+
+    def step(state: ActorState, _: None) -> tuple[ActorState, tuple]:
+        after, row, latent = acting.act(
+            root, state, carrier.params.trunk, walk, a.env, a.trunk, evaluation.EVAL, PURPOSES
+        )
+        collect = jnp.full_like(row.action, COLLECT)
+        instead = vector.step(root, state.env, collect, a.env, evaluation.EVAL)[1]
+        return after, (latent, (row.action, after.timestep.obs), (collect, instead.obs))
+
+    _, (latent, tried, untried) = lax.scan(step, start, length=a.env.spec.max_steps)
+    return _score_steps(latent, tried, carrier, a), _score_steps(latent, untried, carrier, a)
+
+
+def _score_steps(
+    latent_TN: Latent, steps_TN: tuple[Array, PyTree], carrier: Carrier, a: Agent
+) -> Scores:
+    """Of actions taken in latents, each with what was seen after it."""
+    action_TN, obs_TN = steps_TN
+    flat = partial(jax.tree.map, lambda x: x.reshape(-1, *x.shape[2:]))
+    latent, obs = flat(latent_TN), rssm.encode_batch(a.env.spec, flat(obs_TN), 1)
+    action = rssm.network_action(flat(action_TN), a.env.spec, a.precision.compute)
+    log_p = ensemble.predict(a.member, carrier.params.members, Transitions(latent, action))
+    one_step = partial(jax.tree.map, lambda x: x[None])
+    seen = rssm.observe(
+        a.trunk,
+        carrier.params.trunk,
+        one_step(obs),
+        action[None],
+        jnp.zeros((1, action.shape[0]), bool),
+        latent,
+        mesh.vary(jnp.zeros((1, action.shape[0], a.model.groups))),  # no code is drawn from
+    )
+    prob_EnSC = jnp.exp(log_p)
+    scores = Scores(
+        novelty=intrinsic.jsd(prob_EnSC),
+        std=jnp.std(prob_EnSC, 0).mean((-2, -1)),
+        error=dist.categorical_kl(seen.log_post[0], jnp.log(prob_EnSC.mean(0))).sum(-1),
+    )
+    return jax.tree.map(lambda x: x.reshape(action_TN.shape), scores)
+
+
+def ranks(tried: Scores, untried: Scores) -> Figures:
+    """Spearman's rho of novelty and error over both, AUROC of untried against tried steps."""
+    both = jax.tree.map(lambda x, y: np.concatenate([np.ravel(x), np.ravel(y)]), tried, untried)
+    figures: Figures = {}
+    for name, suffix in (("novelty", ""), ("std", "_std")):
+        u, u_tried, u_untried = (np.ravel(getattr(x, name)) for x in (both, tried, untried))
+        figures[f"spearman{suffix}"] = spearman(u, both.error)
+        figures[f"auroc{suffix}"] = auroc(u_tried, u_untried)
+    return figures | {
+        "error_tried": float(np.mean(tried.error)),
+        "error_untried": float(np.mean(untried.error)),
+    }
+
+
+def rank(x: np.ndarray) -> np.ndarray:
+    """Ranks 0 .. n - 1, equal values sharing their mean rank."""
+    _, inverse, counts = np.unique(x, return_inverse=True, return_counts=True)
+    return (np.cumsum(counts) - (counts + 1) / 2)[inverse]
+
+
+def spearman(x: np.ndarray, y: np.ndarray) -> float:
+    """Correlation of ranks."""
+    return float(np.corrcoef(rank(x), rank(y))[0, 1])
+
+
+def auroc(negative: np.ndarray, positive: np.ndarray) -> float:
+    """Chance that a positive is above a negative, ties counting half (Mann-Whitney)."""
+    ranked: Any = rank(np.concatenate([negative, positive]))[len(negative) :]
+    above = ranked.sum() - len(positive) * (len(positive) - 1) / 2
+    return float(above / (len(positive) * len(negative)))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

@@ -1,0 +1,194 @@
+"""Categorical, masked, two-hot, tanh-Gaussian and Bernoulli distributions as pure functions.
+
+Randomness comes in as uniform or normal numbers, so that the caller decides on the keys. All
+results are float32 or wider. Log-probabilities are finite: that of probability 0 is `LOG_ZERO`,
+which keeps 0 log 0 = 0 and all gradients finite without further care.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dtc.core.numerics import accum
+from dtc.core.types import Array
+
+LOG_ZERO = -1e9  # stands for log 0: exp of it is exactly 0
+ACTION_EDGE = 1 - 1e-6  # actions of larger magnitude count as this one: arctanh stays finite
+
+
+def _mix(logits: Array, other: Array, share: float) -> Array:
+    """log((1 - share) softmax(logits) + share other) where `other` > 0."""
+    if share == 0:
+        return jax.nn.log_softmax(logits)
+    return jnp.log((1 - share) * jax.nn.softmax(logits) + share * other)
+
+
+def unimix_logits(logits: Array, share: float) -> Array:
+    """[..., C] log-probabilities of (1 - share) softmax(logits) + share / C.
+
+    The uniform share bounds every KL (DreamerV3, Hafner et al. 2023).
+    """
+    logits_C = accum(logits)
+    return _mix(logits_C, jnp.full_like(logits_C, 1 / logits_C.shape[-1]), share)
+
+
+def masked_log_probs(logits: Array, mask: Array | None, share: float) -> Array:
+    """[..., A] log-probabilities of a policy that takes only allowed actions.
+
+    p = (1 - share) softmax(where(mask, logits, -big)) + share mask / sum(mask)
+
+    Args:
+      mask: [..., A] bool; None or all False: every action is allowed.
+    """
+    if mask is None:
+        return unimix_logits(logits, share)
+    allowed_A = mask | ~jnp.any(mask, -1, keepdims=True)
+    logits_A = jnp.where(allowed_A, accum(logits), LOG_ZERO)
+    # 1 in the forbidden places, so that neither the log there nor its gradient is infinite.
+    uniform_A = jnp.where(allowed_A, 1 / jnp.sum(accum(allowed_A), -1, keepdims=True), 1)
+    return jnp.where(allowed_A, _mix(logits_A, uniform_A, share), LOG_ZERO)
+
+
+def sample_categorical(uniform: Array, logits: Array) -> Array:
+    """[...] int32 class ids by the inverse CDF: one uniform number a draw.
+
+    Never an id of probability 0, however the cumulative sum rounds.
+
+    Args:
+      uniform: [...] in [0, 1).
+      logits: [..., C], need not be normalised.
+    """
+    probs_C = jax.nn.softmax(accum(logits))
+    # A parallel cumulative sum may add in another order for each entry, and so grow at a zero.
+    cdf_C = jnp.where(probs_C > 0, jnp.cumsum(probs_C, -1), 0)
+    # At least one entry is above: the rounded product with a number below 1 stays below the total.
+    level_C = jnp.expand_dims(accum(uniform), -1) * jnp.max(cdf_C, -1, keepdims=True)
+    ids_C = jax.lax.broadcasted_iota(jnp.int32, cdf_C.shape, cdf_C.ndim - 1)
+    return jnp.min(jnp.where(cdf_C > level_C, ids_C, cdf_C.shape[-1] - 1), -1)
+
+
+def straight_through(drawn: Array, logp: Array) -> Array:
+    """The one-hot sample `drawn` [..., C] with the gradient of the probabilities exp(logp).
+
+    E[f] is differentiated to first order: what the spread of the sample costs has no gradient.
+    """
+    prob_C = jnp.exp(logp)
+    return drawn + prob_C - jax.lax.stop_gradient(prob_C)
+
+
+def reinmax(drawn: Array, logp: Array) -> Array:
+    """The one-hot sample `drawn` [..., C] with a gradient that is exact for quadratic f.
+
+    Heun's method in place of straight-through's Euler step (Liu et al. 2023, arXiv:2304.08612,
+    algorithm 2): d/dlogits of 2 softmax(ln (p + drawn) / 2) - p / 2.
+    """
+    prob_C = jnp.exp(logp)
+    halfway_C = jnp.log((prob_C + drawn) / 2)
+    halfway_C = jax.nn.softmax(logp + jax.lax.stop_gradient(halfway_C - logp))
+    heun_C = 2 * halfway_C - prob_C / 2
+    return drawn + heun_C - jax.lax.stop_gradient(heun_C)
+
+
+CODE_GRADIENTS = {"straight_through": straight_through, "reinmax": reinmax}
+
+
+def categorical_log_prob(logp: Array, ids: Array) -> Array:
+    """[...] entries of `logp` [..., C] at the class ids [...]."""
+    chosen_C = jax.nn.one_hot(ids, logp.shape[-1], dtype=bool)
+    return jnp.sum(jnp.where(chosen_C, accum(logp), 0), -1)
+
+
+def categorical_entropy(logp: Array) -> Array:
+    """[...] -sum p log p of normalised finite log-probabilities [..., C], in nats."""
+    logp_C = accum(logp)
+    return -jnp.sum(jnp.exp(logp_C) * logp_C, -1)
+
+
+def categorical_kl(logp: Array, logq: Array) -> Array:
+    """[...] sum p (log p - log q) of normalised finite log-probabilities [..., C], in nats."""
+    logp_C, logq_C = accum(logp), accum(logq)
+    return jnp.sum(jnp.exp(logp_C) * (logp_C - logq_C), -1)
+
+
+def bernoulli_log_prob(logit: Array, target: Array) -> Array:
+    """[...] target log sigmoid(logit) + (1 - target) log sigmoid(-logit); target in [0, 1]."""
+    logit, target = accum(logit), accum(target)
+    return target * jax.nn.log_sigmoid(logit) + (1 - target) * jax.nn.log_sigmoid(-logit)
+
+
+def twohot_bins(num: int) -> np.ndarray:
+    """[num] float64 symexp(linspace(-20, 20, num)), exactly antisymmetric; `num` is odd, >= 3."""
+    if num < 3 or num % 2 == 0:
+        raise ValueError(f"model.bins={num} must be odd and at least 3. Use 255.")
+    positive_C = np.expm1(np.linspace(0, 20, num // 2 + 1)[1:])
+    return np.concatenate([-positive_C[::-1], [0.0], positive_C])
+
+
+def _row(values: np.ndarray, like: Array) -> Array:
+    """`values` [C] with the dtype of `like` and as many dims."""
+    return jnp.asarray(values, like.dtype).reshape((1,) * (like.ndim - 1) + (-1,))
+
+
+def twohot_mean(logits: Array, bins: np.ndarray) -> Array:
+    """[...] mean of softmax(logits) over antisymmetric bins [C]: sum_{i>0} b_i (p_i - p_-i).
+
+    Symmetric probabilities give exactly 0. A sum of opposite products need not: a fused
+    multiply-add rounds only one of the two, an error of up to b_C = 5e8 times p times 6e-8.
+    """
+    probs_C = jax.nn.softmax(accum(logits))
+    half = len(bins) // 2
+    difference_C = probs_C[..., half + 1 :] - jnp.flip(probs_C[..., :half], -1)
+    # Not a matmul: on TPU its factors would be rounded to bfloat16.
+    return jnp.sum(difference_C * _row(bins[half + 1 :], difference_C), -1)
+
+
+def twohot_weights(target: Array, bins: np.ndarray) -> Array:
+    """[..., C] weights of the two neighbouring bins whose mean is the target (clipped to range)."""
+    target_C = jnp.expand_dims(accum(target), -1)
+    gaps_C = (target_C - _row(bins[:-1], target_C)) / _row(np.diff(bins), target_C)
+    passed_C = jnp.clip(gaps_C, 0, 1)  # share of each gap between bins that lies below the target
+    edge_C = jnp.ones_like(target_C)
+    return jnp.concatenate([edge_C, passed_C], -1) - jnp.concatenate([passed_C, 0 * edge_C], -1)
+
+
+def twohot_loss(logits: Array, target: Array, bins: np.ndarray) -> Array:
+    """[...] cross-entropy of softmax(logits) [..., C] and the two-hot target; no gradient to it."""
+    weights_C = jax.lax.stop_gradient(twohot_weights(target, bins))
+    return -jnp.sum(weights_C * jax.nn.log_softmax(accum(logits)), -1)
+
+
+def tanh_gaussian_sample(noise: Array, mean: Array, std: Array) -> Array:
+    """[..., A] action tanh(mean + std noise) in [-1, 1]; noise is standard normal."""
+    return jnp.tanh(accum(mean) + accum(std) * accum(noise))
+
+
+def _log_slope(raw: Array) -> Array:
+    """log d tanh(u)/du = log(1 - tanh(u)^2) = 2 (log 2 - u - softplus(-2u)), safe for large |u|."""
+    return 2 * (np.log(2) - raw - jax.nn.softplus(-2 * raw))
+
+
+def _untanh(action: Array) -> Array:
+    return jnp.arctanh(jnp.clip(accum(action), -ACTION_EDGE, ACTION_EDGE))
+
+
+def tanh_gaussian_log_prob(action: Array, mean: Array, std: Array) -> Array:
+    """[...] log-density of actions [..., A] with u = arctanh(a) ~ N(mean, std^2), summed over A.
+
+    log p(a) = log N(u; mean, std^2) - log(1 - a^2)
+    """
+    mean_A, std_A, raw_A = accum(mean), accum(std), _untanh(action)
+    normal_A = -0.5 * jnp.square((raw_A - mean_A) / std_A) - jnp.log(std_A)
+    return jnp.sum(normal_A - 0.5 * np.log(2 * np.pi) - _log_slope(raw_A), -1)
+
+
+def tanh_gaussian_entropy(action: Array, mean: Array, std: Array) -> Array:
+    """[...] one-sample estimate of the entropy of the squashed action, summed over A, in nats.
+
+    H(a) = H(u) + E log(1 - tanh(u)^2), the mean replaced by its value at `action`. That value moves
+    with mean and std at fixed noise, so the gradient is unbiased too (with the action held fixed
+    nothing would keep std from growing).
+    """
+    mean_A, std_A = accum(mean), accum(std)
+    noise_A = jax.lax.stop_gradient((_untanh(action) - mean_A) / std_A)
+    normal_A = 0.5 * np.log(2 * np.pi * np.e) + jnp.log(std_A)
+    return jnp.sum(normal_A + _log_slope(mean_A + std_A * noise_A), -1)

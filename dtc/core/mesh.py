@@ -1,0 +1,154 @@
+"""The mesh ('data', 'ensemble'): shapes, global ids, keys by global ids, and the collectives.
+
+Every device is a data shard; the `ensemble` axis additionally splits the world-model members. All
+functions here also work outside `shard_map`, where they act as one device, so that each module can
+be tested alone.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.experimental import mesh_utils
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
+
+from dtc.core.types import Array, Key, Purpose, PyTree
+
+AXES = ("data", "ensemble")
+SHARDED = P(AXES)  # environments, replay, samples: over every device
+SHARDED_TIME_MAJOR = P(None, AXES)
+REPLICATED = P()
+MEMBERS = P("ensemble")
+
+
+def make_mesh(data: int, ensemble: int, devices: Any = None) -> Mesh:
+    """A Mesh [data, ensemble] over `devices` (default: all), `ensemble` innermost.
+
+    Physical axes may be split: `ensemble=2` on v4-128 and larger needs it. Several slices (DCN) lie
+    under `data` only.
+    """
+    devices = list(jax.devices() if devices is None else devices)
+    num_slices = len({getattr(d, "slice_index", 0) for d in devices})
+    if num_slices > 1:
+        grid = mesh_utils.create_hybrid_device_mesh(
+            (data // num_slices, ensemble), (num_slices, 1), devices, allow_split_physical_axes=True
+        )
+    else:
+        grid = mesh_utils.create_device_mesh(
+            (data, ensemble), devices, allow_split_physical_axes=True
+        )
+    return Mesh(np.asarray(grid), AXES)
+
+
+def padded_members(num_members: int, ensemble: int) -> int:
+    """Members after padding with ghosts: the next multiple of the `ensemble` axis (5 -> 6 on 2)."""
+    return -(-num_members // ensemble) * ensemble
+
+
+def mesh_key(root: Key, purpose: Purpose, global_id: Array | int, step: Array | int) -> Key:
+    """The key of one draw: fold_in(root, purpose, global id, step); never a device index.
+
+    Args:
+      root: the carrier's one key, never consumed, only folded.
+      global_id: number of the environment, sample, start or member among all of the run.
+      step: environment call or update at which the draw happens.
+    """
+    key = jax.random.fold_in(root, int(purpose))
+    return jax.random.fold_in(jax.random.fold_in(key, global_id), step)
+
+
+def mesh_keys(root: Key, purpose: Purpose, ids: Array, step: Array | int) -> Key:
+    """`mesh_key` for each of `ids` [n]; `step` is one number or [n]."""
+    steps = jnp.broadcast_to(jnp.asarray(step), ids.shape)
+    return jax.vmap(lambda i, t: mesh_key(root, purpose, i, t))(ids, steps)
+
+
+def manual_axes() -> tuple[str, ...]:
+    """The mesh axes of the enclosing `shard_map`, () outside of one."""
+    return tuple(a for a in AXES if a in jax.sharding.get_abstract_mesh().manual_axes)
+
+
+def axis_size(*axes: str) -> int:
+    """Product of the sizes of `axes`, 1 outside a `shard_map`."""
+    shape = jax.sharding.get_abstract_mesh().shape if manual_axes() else {}
+    return int(np.prod([shape.get(a, 1) for a in axes]))
+
+
+def num_devices() -> int:
+    """Devices of the mesh, 1 outside a `shard_map`."""
+    return axis_size(*AXES)
+
+
+def _index(axes: tuple[str, ...]) -> Array:
+    present = tuple(a for a in axes if a in manual_axes())
+    return lax.axis_index(present) if present else jnp.int32(0)
+
+
+def global_ids(num_local: int) -> Array:
+    """[num_local] int32 global numbers of this device's rows of an array sharded over both axes."""
+    return _index(AXES) * num_local + jnp.arange(num_local, dtype=jnp.int32)
+
+
+def member_ids(num_local: int) -> Array:
+    """[num_local] int32 global numbers of this device's members (ghosts have the highest)."""
+    return _index(("ensemble",)) * num_local + jnp.arange(num_local, dtype=jnp.int32)
+
+
+def _varying_axes(x: Array) -> frozenset[str]:
+    kind: Any = jax.typeof(x)
+    if hasattr(kind, "vma"):
+        return frozenset(kind.vma)
+    return frozenset(kind.manual_axis_type.varying)
+
+
+def vary(tree: PyTree) -> PyTree:
+    """`tree` typed as varying over both axes: no data moves.
+
+    Parameters pass through here in float32 *before* any cast: an implicit conversion placed after
+    the cast to bf16 would make the gradient all-reduce run in bf16, and without it the gradient of
+    a replicated parameter arrives summed over the devices.
+    """
+    axes = manual_axes()
+    if not axes:
+        return tree
+
+    def one(x: Array) -> Array:
+        missing = tuple(a for a in axes if a not in _varying_axes(x))
+        return lax.pcast(x, missing, to="varying") if missing else x
+
+    return jax.tree.map(one, tree)
+
+
+def psum(tree: PyTree, *axes: str) -> PyTree:
+    """Sum over the mesh axes; the result is replicated over them."""
+    present = tuple(a for a in axes if a in manual_axes())
+    return lax.psum(vary(tree), present) if present else tree
+
+
+def pmean(tree: PyTree, *axes: str) -> PyTree:
+    """Mean over the mesh axes; the result is replicated over them."""
+    present = tuple(a for a in axes if a in manual_axes())
+    return lax.pmean(vary(tree), present) if present else tree
+
+
+def gather(tree: PyTree, *axes: str) -> PyTree:
+    """Concatenation of dim 0 over the mesh axes, in order of the global ids (varying type)."""
+    present = tuple(a for a in axes if a in manual_axes())
+    if not present:
+        return tree
+    return jax.tree.map(lambda x: lax.all_gather(x, present, tiled=True), vary(tree))
+
+
+def gather_replicated(x: Array) -> Array:
+    """Concatenation of dim 0 over both axes, typed as replicated."""
+    axes = manual_axes()
+    return lax.all_gather(vary(x), axes, tiled=True, to="invarying") if axes else x
+
+
+def own_rows(x: Array, axis: str = "ensemble", dim: int = 0) -> Array:
+    """This device's share of dim `dim` of an array gathered over `axis`: undoes `gather`."""
+    num_local = x.shape[dim] // axis_size(axis)
+    return lax.dynamic_slice_in_dim(x, _index((axis,)) * num_local, num_local, dim)

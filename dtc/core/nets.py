@@ -1,0 +1,220 @@
+"""Layers that keep the precision firewall: matmuls in the compute dtype, the rest wider.
+
+Parameters are kept in `Precision.param` and cast where they are used (inside scan bodies), so that
+their gradients accumulate in the parameter dtype. Bias and norm scale are applied before rounding
+back to the compute dtype.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dtc.core.distributions import twohot_bins
+from dtc.core.numerics import accum, symlog
+from dtc.core.types import Array
+
+
+class Precision(NamedTuple):
+    """Dtypes of the program."""
+
+    compute: Any = jnp.float32  # matmuls and activations
+    param: Any = jnp.float32  # parameters, optimiser moments and everything accumulated
+
+
+def trailing(weight: Array, like: Array) -> Array:
+    """`weight` with leading unit dims so that it broadcasts against `like`."""
+    return weight.reshape((1,) * (like.ndim - weight.ndim) + weight.shape)
+
+
+def _kernel_init(scale: float, fan_in: int) -> nn.initializers.Initializer:
+    if scale == 0.0:
+        return nn.initializers.zeros
+    # 1.1368 undoes the loss of variance from truncating a normal at two standard deviations.
+    std = scale * fan_in**-0.5 * 1.1368
+    return nn.initializers.truncated_normal(std)
+
+
+class Dense(nn.Module):
+    """x [..., I] -> [..., O]: x W + b. Truncated normal fan-in initialisation times `scale`.
+
+    `fan_in` overrides I where this layer is one summand of a wider one. `logits=True` leaves the
+    result unrounded for softmax, means and losses.
+    """
+
+    features: int
+    precision: Precision
+    scale: float = 1.0
+    fan_in: int = 0
+    use_bias: bool = True
+    bias_init: nn.initializers.Initializer = nn.initializers.zeros
+    logits: bool = False
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        compute, param = self.precision
+        init = _kernel_init(self.scale, self.fan_in or x.shape[-1])
+        kernel = self.param("kernel", init, (x.shape[-1], self.features), param)
+        y = accum(x.astype(compute) @ kernel.astype(compute))
+        if self.use_bias:
+            bias = self.param("bias", self.bias_init, (self.features,), param)
+            y = y + trailing(bias, y)
+        return y if self.logits else y.astype(compute)
+
+
+class BlockDense(nn.Module):
+    """x [..., G*I] -> [..., G*O] with a block-diagonal kernel [G, I, O] and a bias, unrounded."""
+
+    features: int
+    blocks: int
+    precision: Precision
+    fan_in: int = 0  # of the whole sum, where this layer is one summand of a wider one
+    parts: int = 1  # stretches of the output, each with a share of every block
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        compute, param = self.precision
+        g, width = self.blocks, x.shape[-1] // self.blocks
+        init = _kernel_init(1.0, self.fan_in or width)
+        kernel = self.param("kernel", init, (g, width, self.features // g), param)
+        bias = self.param("bias", nn.initializers.zeros, (self.features,), param)
+        x_gi = x.astype(compute).reshape(*x.shape[:-1], g, width)
+        # By vmap and part by part: with one einsum over all a CPU takes three times as long.
+        matmul = jax.vmap(jnp.matmul, (-2, 0), -2)
+        kernels = jnp.split(kernel.astype(compute), self.parts, -1)
+        parts = [accum(matmul(x_gi, k)).reshape(*x.shape[:-1], -1) for k in kernels]
+        biases = jnp.split(bias, self.parts)
+        parts = [y + trailing(b, y) for y, b in zip(parts, biases, strict=True)]
+        return jnp.concatenate(parts, -1)
+
+
+class NormAct(nn.Module):
+    """SiLU(RMSNorm(x)): x / sqrt(mean(x^2) + 1e-4) * scale over the last dim."""
+
+    precision: Precision
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        compute, param = self.precision
+        scale = self.param("scale", nn.initializers.ones, (x.shape[-1],), param)
+        y = accum(x)
+        y = y * jax.lax.rsqrt(jnp.mean(jnp.square(y), -1, keepdims=True) + 1e-4)
+        return nn.silu((y * trailing(scale, y)).astype(compute))
+
+
+class MLP(nn.Module):
+    """`layers` times NormAct(Dense(units))."""
+
+    layers: int
+    units: int
+    precision: Precision
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        for _ in range(self.layers):
+            x = NormAct(self.precision)(Dense(self.units, self.precision)(x))
+        return x
+
+
+class Head(nn.Module):
+    """MLP and an unrounded output layer, scaled by `scale` at the start (0: exactly zero)."""
+
+    layers: int
+    units: int
+    outputs: int
+    scale: float
+    precision: Precision
+    bias_init: nn.initializers.Initializer = nn.initializers.zeros
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        x = MLP(self.layers, self.units, self.precision)(x)
+        out = Dense(self.outputs, self.precision, self.scale, bias_init=self.bias_init, logits=True)
+        return out(x)
+
+
+def twohot_head(layers: int, units: int, bins: int, precision: Precision) -> Head:
+    """A head of two-hot logits whose mean is exactly 0 at the start.
+
+    Bin b starts with probability in proportion to 1 / (1 + |b|). With equal probabilities the bins
+    at +-5e8 would turn a rounding error of 1e-9 in a probability into 0.5 in the mean.
+    """
+    prior = -np.log1p(np.abs(twohot_bins(bins)))
+
+    def bias_init(key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
+        return jnp.asarray(prior, dtype).reshape(shape)
+
+    return Head(layers, units, bins, 0.0, precision, bias_init)
+
+
+def neighbourhoods(x: Array) -> Array:
+    """[..., h, w, c] -> [..., h, w, 9c]: each cell with its eight neighbours, zero outside.
+
+    A 3x3 convolution is then one matmul, which is several times faster on a CPU than its
+    convolution kernels and their transposes.
+    """
+    height, width = x.shape[-3:-1]
+    pad = [(0, 0)] * (x.ndim - 3) + [(1, 1), (1, 1), (0, 0)]
+    x = jnp.pad(x, pad)
+    shifts = [(i, j) for i in range(3) for j in range(3)]
+    return jnp.concatenate([x[..., i : i + height, j : j + width, :] for i, j in shifts], -1)
+
+
+class Encoder(nn.Module):
+    """Encoded observation -> tokens [..., F].
+
+    Rank 1 leaves (real vectors, through symlog) and one-hot ones of rank 2 go through an MLP,
+    one-hot grids of rank 3 through a 3x3 convolution.
+    """
+
+    layers: int
+    units: int
+    depth: int
+    ranks: tuple[tuple[str, int], ...]  # rank of each leaf, unbatched, sorted by name
+    precision: Precision
+
+    @nn.compact
+    def __call__(self, obs: Mapping[str, Array]) -> Array:
+        flat, tokens = [], []
+        for name, rank in self.ranks:
+            x = obs[name]
+            if rank == 3:
+                x = Dense(self.depth, self.precision, name=f"conv_{name}")(neighbourhoods(x))
+                x = NormAct(self.precision)(x)
+                tokens.append(x.reshape(*x.shape[:-3], -1))
+            else:
+                x = symlog(accum(x)) if rank == 1 else accum(x)
+                flat.append(x.reshape(*x.shape[: x.ndim - rank], -1))
+        if flat:
+            tokens.append(MLP(self.layers, self.units, self.precision)(jnp.concatenate(flat, -1)))
+        return jnp.concatenate([t.astype(self.precision.compute) for t in tokens], -1)
+
+
+class Decoder(nn.Module):
+    """Features [..., F] -> for each leaf of the encoded observation its mean (symlog) or logits.
+
+    A grid is read out densely, each cell with weights of its own: with few channels and a shared
+    1x1 convolution in between, codes of a 7x7 grid took four times as many updates to form.
+    """
+
+    layers: int
+    units: int
+    shapes: tuple[tuple[str, tuple[int, ...]], ...]  # of each leaf, unbatched, sorted by name
+    precision: Precision
+
+    @nn.compact
+    def __call__(self, feature: Array) -> dict[str, Array]:
+        x = MLP(self.layers, self.units, self.precision)(feature)
+        return {name: self._leaf(x, name, shape) for name, shape in self.shapes}
+
+    def _leaf(self, x: Array, name: str, shape: tuple[int, ...]) -> Array:
+        lead = x.shape[:-1]
+        size = 1
+        for n in shape:
+            size *= n
+        return Dense(size, self.precision, logits=True, name=f"out_{name}")(x).reshape(
+            *lead, *shape
+        )

@@ -1,0 +1,55 @@
+"""The environments by name; what follows a slash is an argument: deepsea/20, gymnax/CartPole-v1."""
+
+import difflib
+from collections.abc import Callable
+from typing import Any
+
+from dtc.core.types import Environment
+from dtc.envs.adapters.gymnax import find as find_gymnax
+from dtc.envs.bandit import bandit
+from dtc.envs.chain import chain
+from dtc.envs.deepsea import deepsea, sized
+from dtc.envs.feeder import feeder, feeder_ego
+from dtc.envs.keydoor import keydoor
+from dtc.envs.noisytv import noisytv
+
+Maker = Callable[..., Environment]
+
+ENVIRONMENTS: dict[str, Maker] = {
+    "feeder": feeder,
+    "feeder_ego": feeder_ego,
+    "chain": chain,
+    "bandit": bandit,
+    "keydoor": keydoor,
+    "noisytv": lambda **settings: noisytv(feeder_ego(**settings)),
+    "deepsea": deepsea,
+}
+FAMILIES: dict[str, Callable[[str], Maker]] = {  # by what stands before the slash
+    "deepsea": sized,
+    "gymnax": find_gymnax,
+}
+
+
+def find(name: str) -> Maker:
+    """The function that makes the environment called `name`; makes no array itself.
+
+    Raises:
+      ValueError: there is none, or it needs what is not installed.
+    """
+    if name in ENVIRONMENTS:
+        return ENVIRONMENTS[name]
+    kind, _, argument = name.partition("/")
+    if kind in FAMILIES:
+        try:
+            return FAMILIES[kind](argument)
+        except ValueError as error:
+            raise ValueError(f"env.name={name}: {error}") from error
+    close = difflib.get_close_matches(name, ENVIRONMENTS, 1)
+    hint = f"; did you mean {close[0]}?" if close else "."
+    known = ", ".join([*ENVIRONMENTS, "deepsea/SIZE", "gymnax/ID"])
+    raise ValueError(f"env.name={name} is not an environment{hint} Known: {known}.")
+
+
+def make(name: str, **settings: Any) -> Environment:
+    """The environment called `name`; `settings` are the arguments of its function."""
+    return find(name)(**settings)

@@ -1,0 +1,189 @@
+"""Four rooms, a key and a locked door: one reward that a random walk almost never finds.
+
+The layout is `LAYOUT`, always the same: from the start S to the key K, back through the start's
+room to the door D, and through it to the goal G in the far corner of the only room behind it.
+
+Actions      int32 []: 0 up, 1 down, 2 left, 3 right, 4 use. A move into a wall or the shut door
+             stays put. Use picks the key up on its cell; it opens the door, for the rest of the
+             episode, with the key from a cell that shares an edge with the door's; elsewhere it
+             does nothing. The key is kept.
+Observation  row uint8 [] and column uint8 [] (0-12), key uint8 [] (1: carried), door uint8 []
+             (1: open): with the rules above, everything but the time.
+Reward       +1 on reaching the goal, else 0.
+Termination  the goal is reached.
+Truncation   after `max_steps` steps, unless the goal is reached by then.
+
+Where, with or without the key, door shut or open: these states can be counted. `state_id` numbers
+them, `reachable` says which there are.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dtc.core.types import Array, ArraySpec, Environment, EnvSpec, GridMap, Key, PyTree, TimeStep
+
+ROOMS = """
+#############
+#.....#.....#
+#.....#.....#
+#..S........#
+#.....#.....#
+#.....#.....#
+##.#####D####
+#.....#.....#
+#.....#.....#
+#.K...#.....#
+#.....#.....#
+#.....#....G#
+#############
+"""
+LAYOUT = np.array([list(line) for line in ROOMS.split()])
+SIZE = 13
+STATES = (SIZE, SIZE, 2, 2)  # row, column, key, door
+NUM_STATES = SIZE * SIZE * 4  # numbered, walls included; `reachable` says which can be met
+UP, DOWN, LEFT, RIGHT, USE = range(5)
+NUM_ACTIONS = 5
+
+Obs = Mapping[str, Any]  # of numpy or jax arrays
+
+
+def _id(row: Any, column: Any, key: Any, door: Any) -> Any:
+    return ((row * SIZE + column) * 2 + key) * 2 + door
+
+
+def _place(symbol: str) -> tuple[int, int]:
+    """(row, column) of the one cell that `symbol` marks."""
+    [(row, column)] = np.argwhere(symbol == LAYOUT)
+    return int(row), int(column)
+
+
+START, DOOR = _place("S"), _place("D")
+
+
+def _rules() -> np.ndarray:
+    """[states, actions] int32: the state after each action, without an end at the goal."""
+    row, column, key, door = np.indices(STATES).reshape(4, NUM_STATES, 1)
+    action = np.arange(NUM_ACTIONS)
+    to_row = np.clip(row + (action == DOWN) - (action == UP), 0, SIZE - 1)
+    to_column = np.clip(column + (action == RIGHT) - (action == LEFT), 0, SIZE - 1)
+    target = LAYOUT[to_row, to_column]
+    is_free = (target != "#") & ((target != "D") | (door == 1))
+
+    is_use = action == USE
+    is_beside_door = abs(row - DOOR[0]) + abs(column - DOOR[1]) == 1
+    new_key = key | (is_use & (LAYOUT[row, column] == "K"))
+    new_door = door | (is_use & is_beside_door & (key == 1))
+    new_row, new_column = np.where(is_free, to_row, row), np.where(is_free, to_column, column)
+    return _id(new_row, new_column, new_key, new_door).astype(np.int32)
+
+
+AFTER = _rules()
+FIRST = _id(*START, 0, 0)
+IS_GOAL = np.broadcast_to((LAYOUT == "G")[:, :, None, None], STATES).reshape(-1)
+
+
+def state_id(obs: Obs) -> Any:
+    """int32 number of the state behind an observation, below NUM_STATES; any leading dims."""
+    return _id(*(obs[name].astype(np.int32) for name in ("row", "column", "key", "door")))
+
+
+def reachable() -> np.ndarray:
+    """[NUM_STATES] bool: the states some episode visits, by breadth-first search over the rules."""
+    seen = np.arange(NUM_STATES) == FIRST
+    frontier = seen
+    while frontier.any():
+        found = np.zeros_like(seen)
+        found[AFTER[frontier & ~IS_GOAL]] = True
+        frontier = found & ~seen
+        seen = seen | found
+    return seen
+
+
+def distances() -> np.ndarray:
+    """[NUM_STATES] int32: fewest steps to the goal, NUM_STATES where there is no way."""
+    distance = np.where(IS_GOAL, 0, NUM_STATES).astype(np.int32)
+    for steps in range(1, NUM_STATES):
+        is_next = (distance[AFTER] == steps - 1).any(1) & (distance == NUM_STATES)
+        if not is_next.any():
+            break
+        distance[is_next] = steps
+    return distance
+
+
+SHORTEST = distances()[AFTER].argmin(1).astype(np.int32)  # [NUM_STATES], an optimal action
+
+
+class KeyDoorState(NamedTuple):
+    """Where, with what, and when."""
+
+    id: Array  # [] int32, as `state_id`
+    step_count: Array  # [] int32
+
+
+def observe(state: KeyDoorState) -> dict[str, Array]:
+    """The four numbers of the state."""
+    numbers = jnp.unravel_index(state.id, STATES)
+    names = ("row", "column", "key", "door")
+    return {name: x.astype(jnp.uint8) for name, x in zip(names, numbers, strict=True)}
+
+
+def encode(obs: Mapping[str, Array]) -> dict[str, Array]:
+    """{'cell': one-hot float32[2, 13] of row and column, 'has': [2, 2] of key and door}.
+
+    Categories rather than numbers: neighbouring cells differ as much as distant ones where a wall
+    is between them, and the cross-entropy of a key that is picked up once an episode does not fade
+    beside the position's, as a squared error would.
+    """
+    cell = jnp.stack([obs["row"], obs["column"]])
+    has = jnp.stack([obs["key"], obs["door"]])
+    return {"cell": jax.nn.one_hot(cell, SIZE), "has": jax.nn.one_hot(has, 2)}
+
+
+def scripted(key: Key, state: KeyDoorState, params: PyTree) -> Array:
+    """[] int32 action on a shortest way to the goal."""
+    del key, params
+    return jnp.asarray(SHORTEST)[state.id]
+
+
+def keydoor(max_steps: int = 128) -> Environment:
+    """The four rooms, ended after `max_steps` steps; the shortest way to the goal takes 32."""
+    if max_steps < 1:
+        raise ValueError(f"max_steps={max_steps} must be at least 1. Use 128.")
+
+    def show(state: KeyDoorState) -> TimeStep:
+        is_goal = jnp.asarray(IS_GOAL)[state.id]
+        return TimeStep(
+            obs=observe(state),
+            reward=is_goal.astype(jnp.float32),
+            terminated=is_goal,
+            truncated=~is_goal & (state.step_count >= max_steps),
+            first=state.step_count == 0,
+            cost=jnp.zeros(0, jnp.float32),
+            action_mask=None,
+            info={"goal": is_goal.astype(jnp.float32)},
+        )
+
+    def reset(key: Key, params: PyTree) -> tuple[KeyDoorState, TimeStep]:
+        state = KeyDoorState(jnp.int32(FIRST), jnp.int32(0))
+        return state, show(state)
+
+    def step(
+        key: Key, state: KeyDoorState, action: Array, params: PyTree
+    ) -> tuple[KeyDoorState, TimeStep]:
+        state = KeyDoorState(jnp.asarray(AFTER)[state.id, action], state.step_count + 1)
+        return state, show(state)
+
+    index, flag = (ArraySpec((), jnp.uint8, num_classes=n) for n in (SIZE, 2))
+    spec = EnvSpec(
+        name="keydoor",
+        obs={"row": index, "column": index, "key": flag, "door": flag},
+        action=ArraySpec((), jnp.int32, num_classes=NUM_ACTIONS),
+        max_steps=max_steps,
+        encode=encode,
+        map=GridMap((SIZE, SIZE), lambda obs: (obs["row"], obs["column"])),
+    )
+    return Environment(spec, params=(), reset=reset, step=step, scripted=scripted)

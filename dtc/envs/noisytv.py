@@ -1,0 +1,144 @@
+"""Any environment of discrete actions beside a television with two channels that teach nothing.
+
+Actions      int32 []: the base's A, then A white, A + 1 pseudo.
+Observation  the base's, and screen uint8 [64]: symbols 0-15 after white or pseudo, else 16 (off).
+             White draws each symbol anew, all 2^256 screens with equal chances. Pseudo shows the
+             next screen of a fixed sequence of 2^28, from a place drawn at the reset.
+Reward       the base's; 0 for watching, whatever the base asks for a step.
+Termination  the base's.
+Truncation   after the base's `max_steps` steps, watching counted; or the base's.
+Info         the base's, and white and pseudo: 1 on a step that watches that channel.
+
+While one watches the base stands still, time included: its state, what it shows, its mask and its
+x_fraction infos stay, its other infos and costs are 0. Steps of the base use the step's own key, so
+without watching every episode is the base's, bit for bit.
+
+What can be predicted: of white nothing but its distribution. Of pseudo, in principle, all but the
+first screen of an episode: it shows 256 bits of hashes of a 32-bit counter, so that only one place
+in the sequence fits it, and who can find it knows every screen that follows. To a learner that
+cannot, pseudo is like white. It cannot be memorised: an episode repeats the screens of an earlier
+one with a chance of about (screens seen so far) / 2^28.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from dtc.core.types import Array, ArraySpec, Environment, EnvSpec, Key, PyTree, TimeStep
+
+NUM_SYMBOLS = 64  # on the screen: more to be wrong about than all that the Feeder shows
+WORDS = NUM_SYMBOLS // 4  # of 32 bits, four symbols each
+OFF, SCREEN_CLASSES = 16, 17
+TELEVISION = 0x7E1E  # folded into a key for the television's draws: no number a base would fold in
+
+
+class NoisyTVState(NamedTuple):
+    """The base, what it showed last, and the television."""
+
+    base: PyTree
+    shown: TimeStep  # of the base's latest step or reset
+    place: Array  # [] uint32 of the next pseudo-random screen in the sequence
+    step_count: Array  # [] int32, watching included
+
+
+def mix(x: Array) -> Array:
+    """uint32 of the same shape: a bijection under which every bit depends on all of `x`.
+
+    x <- x 0x9E3779B9, then thrice x <- x ^ (x >> s), twice followed by x <- x m, mod 2^32: the
+    finaliser of MurmurHash3 (Appleby 2011) behind a step of the golden ratio, without which
+    neighbours would share most bits at its start.
+    """
+    x = x * jnp.uint32(0x9E3779B9)
+    x = (x ^ (x >> 16)) * jnp.uint32(0x85EBCA6B)
+    x = (x ^ (x >> 13)) * jnp.uint32(0xC2B2AE35)
+    return x ^ (x >> 16)
+
+
+def symbols(bits: Array) -> Array:
+    """[4 n] uint8 in 0-15 of n words of 32 bits: the highest 16 of each."""
+    shifts = jnp.array([28, 24, 20, 16], jnp.uint32)
+    return (bits[:, None] >> shifts[None]).astype(jnp.uint8).reshape(-1) & 15
+
+
+def _silent(shown: TimeStep) -> TimeStep:
+    """The base's latest TimeStep shown again: it brings nothing."""
+    stays = {k: x if k.endswith("_fraction") else jnp.zeros_like(x) for k, x in shown.info.items()}
+    return shown.silent()._replace(info=stays)
+
+
+def _timestep(state: NoisyTVState, screen: Array, watched: Array, max_steps: int) -> TimeStep:
+    """What the base shows, beside the screen. `watched`: [2] bool, white and pseudo."""
+    base = state.shown
+    mask = None if base.action_mask is None else jnp.append(base.action_mask, jnp.ones(2, bool))
+    white, pseudo = watched.astype(jnp.float32)
+    return TimeStep(
+        obs={**base.obs, "screen": screen},
+        reward=base.reward,
+        terminated=base.terminated,
+        truncated=~base.terminated & (base.truncated | (state.step_count >= max_steps)),
+        first=base.first,
+        cost=base.cost,
+        action_mask=mask,
+        info={**base.info, "white": white, "pseudo": pseudo},
+    )
+
+
+def _spec(base: EnvSpec, num_base: int) -> EnvSpec:
+    def encode(obs: Mapping[str, Array]) -> dict[str, Array]:
+        of_base = {name: x for name, x in obs.items() if name != "screen"}
+        return {**base.encode(of_base), "screen": jax.nn.one_hot(obs["screen"], SCREEN_CLASSES)}
+
+    screen = ArraySpec((NUM_SYMBOLS,), jnp.uint8, num_classes=SCREEN_CLASSES)
+    return EnvSpec(
+        name="noisytv",
+        obs={**base.obs, "screen": screen},
+        action=ArraySpec((), jnp.int32, num_classes=num_base + 2),
+        max_steps=base.max_steps,
+        encode=encode,
+        has_action_mask=base.has_action_mask,
+        num_costs=base.num_costs,
+        map=base.map,
+    )
+
+
+def noisytv(base: Environment) -> Environment:
+    """`base`, whose actions are discrete, with the television beside it."""
+    num_base, max_steps = base.spec.action.num_classes, base.spec.max_steps
+    if num_base is None:
+        raise ValueError(
+            f"base={base.spec.name} has continuous actions, the television needs discrete ones to "
+            "add two. Use feeder_ego."
+        )
+
+    def reset(key: Key, params: PyTree) -> tuple[NoisyTVState, TimeStep]:
+        base_state, shown = base.reset(key, params)
+        place = jax.random.bits(jax.random.fold_in(key, TELEVISION))
+        state = NoisyTVState(base_state, shown, place, jnp.int32(0))
+        off = jnp.full(NUM_SYMBOLS, OFF, jnp.uint8)
+        return state, _timestep(state, off, jnp.zeros(2, bool), max_steps)
+
+    def step(
+        key: Key, state: NoisyTVState, action: Array, params: PyTree
+    ) -> tuple[NoisyTVState, TimeStep]:
+        white, pseudo = action == num_base, action == num_base + 1
+        noise = jax.random.bits(jax.random.fold_in(key, TELEVISION), (WORDS,))
+        words = WORDS * state.place + jnp.arange(WORDS, dtype=jnp.uint32)
+        screen = symbols(jnp.where(white, noise, mix(words)))
+        screen = jnp.where(white | pseudo, screen, jnp.uint8(OFF))
+
+        moved = base.step(key, state.base, jnp.minimum(action, num_base - 1), params)
+        stood = (state.base, _silent(state.shown))
+        pick = lambda x, y: jnp.where(white | pseudo, x, y)  # noqa: E731
+        base_state, shown = jax.tree.map(pick, stood, moved)
+        place = state.place + pseudo.astype(jnp.uint32)
+        state = NoisyTVState(base_state, shown, place, state.step_count + 1)
+        return state, _timestep(state, screen, jnp.stack([white, pseudo]), max_steps)
+
+    def scripted(key: Key, state: NoisyTVState, params: PyTree) -> Array:
+        assert base.scripted is not None
+        return base.scripted(key, state.base, params)
+
+    policy = None if base.scripted is None else scripted
+    return Environment(_spec(base.spec, num_base), base.params, reset, step, policy)

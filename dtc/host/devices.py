@@ -1,0 +1,260 @@
+"""Which devices a run uses: the accelerators that are here, else simulated ones on the CPU.
+
+Everything here happens before JAX starts its backends, which fix the number of CPU devices and read
+XLA_FLAGS once.
+"""
+
+import glob
+import importlib.util
+import math
+import os
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+
+from dtc.config import settings as config
+from dtc.config.settings import Config, ConfigError, did_you_mean
+from dtc.core.types import PyTree
+
+GIB = 2**30
+
+
+class Slice(NamedTuple):
+    """A TPU slice."""
+
+    devices: int
+    hosts: int
+    topology: str  # chips of each axis of the torus
+
+
+SLICES = {
+    "v4-8": Slice(4, 1, "2x2x1"),
+    "v4-16": Slice(8, 2, "2x2x2"),
+    "v4-32": Slice(16, 4, "2x2x4"),
+    "v4-64": Slice(32, 8, "2x4x4"),
+    "v4-128": Slice(64, 16, "4x4x4"),
+    "v4-256": Slice(128, 32, "4x4x8"),
+    "v4-512": Slice(256, 64, "4x8x8"),
+    "v4-1024": Slice(512, 128, "8x8x8"),
+    "v4-2048": Slice(1024, 256, "8x8x16"),
+    "v4-4096": Slice(2048, 512, "8x16x16"),
+}
+
+USABLE_GIB = {  # by device_kind: what XLA leaves a program, as its out-of-memory message says
+    "TPU v4": 30.75,
+    "TPU v5 lite": 15.75,
+    "TPU v5": 95.73,
+    "TPU v5p": 95.73,
+    "TPU v6 lite": 31.24,
+}
+
+# XLA:CPU aborts a collective whose participants arrive more than a minute apart, and simulated
+# devices that share a few cores do.
+PATIENCE = (
+    "--xla_cpu_collective_call_warn_stuck_timeout_seconds=600",
+    "--xla_cpu_collective_call_terminate_timeout_seconds=7200",
+)
+
+# Seconds without a sign of life after which a process counts as lost and the others end. On a busy
+# machine one may be silent for ten; at the end all wait while process 0 draws the figures.
+SILENCE = 60
+
+
+class Processes(NamedTuple):
+    """The processes of a run; `coordinator` is '' where there is one, or a TPU finds the others."""
+
+    coordinator: str = ""  # HOST:PORT of process 0
+    num: int = 1
+    id: int = 0
+
+
+class Devices(NamedTuple):
+    """The devices of a run."""
+
+    num: int  # over all processes
+    is_simulated: bool
+    message: str  # one line for the log
+
+
+def start(cfg: Config, num_wanted: int, processes: Processes) -> tuple[Config, Devices]:
+    """The settings with the mesh filled in, and the devices; JAX and its processes are started.
+
+    In this order: the accelerators that are present (where `num_wanted` is 0 or their number), else
+    `num_wanted`, else the slice's devices, else data x ensemble, simulated on the CPU.
+
+    Args:
+      num_wanted: the flag --devices, 0 where it is not given.
+
+    Raises:
+      ConfigError: the mesh or a size does not fit the number of devices. No simulation starts then.
+    """
+    check_slice(cfg)
+    if visible_accelerator():
+        _connect(processes, is_pod=cfg.slice != "" and SLICES[cfg.slice].hosts > 1)
+        found = jax.devices()
+        if found[0].platform != "cpu":
+            if num_wanted in (0, len(found)):
+                here = Devices(len(found), False, _accelerator_message(cfg, found))
+                return config.on_devices(cfg, here.num), here
+            _restart_on_cpu()
+    num = num_simulated(cfg, num_wanted)
+    cfg = config.on_devices(cfg, num)
+    _simulate(num, processes)
+    return cfg, Devices(num, True, _simulation_message(cfg, num))
+
+
+def num_simulated(cfg: Config, num_wanted: int) -> int:
+    """Devices that are simulated where no accelerator serves."""
+    axes = (cfg.mesh.data, cfg.mesh.ensemble)
+    in_slice = SLICES[cfg.slice].devices if cfg.slice else 0
+    return num_wanted or in_slice or math.prod(n for n in axes if n > 0)
+
+
+def visible_accelerator() -> str:
+    """'tpu' or 'gpu' where this machine shows one that JAX can be asked for, else ''.
+
+    Asked without JAX: with libtpu installed and no TPU, its probing waits, prints errors and fails.
+    """
+    platforms = os.environ.get("JAX_PLATFORMS") or jax.config.values["jax_platforms"] or ""
+    if platforms:
+        return "" if platforms == "cpu" else platforms.split(",")[0]
+    has_tpu = bool(glob.glob("/dev/accel[0-9]*") or glob.glob("/dev/vfio/[0-9]*"))
+    if has_tpu and _is_installed("libtpu"):
+        return "tpu"
+    return "gpu" if _gpu_files() and any(map(_is_installed, GPU_PLUGINS)) else ""
+
+
+GPU_PLUGINS = ("jax_cuda12_plugin", "jax_cuda13_plugin", "jax_rocm7_plugin", "jax_rocm60_plugin")
+
+
+def _is_installed(module: str) -> bool:
+    return importlib.util.find_spec(module) is not None
+
+
+def _gpu_files() -> list[str]:
+    return glob.glob("/dev/nvidia[0-9]*") + glob.glob("/dev/kfd")
+
+
+def check_slice(cfg: Config) -> None:
+    """Refuses the name of a slice that is none."""
+    if cfg.slice and cfg.slice not in SLICES:
+        close = did_you_mean(cfg.slice, SLICES)
+        raise ConfigError(f"slice={cfg.slice} is none of {', '.join(SLICES)}.{close}")
+
+
+def _connect(processes: Processes, is_pod: bool) -> None:
+    """Joins the other processes, where there are any."""
+    if processes.coordinator:
+        jax.distributed.initialize(
+            processes.coordinator,
+            processes.num,
+            processes.id,
+            heartbeat_timeout_seconds=SILENCE,
+            shutdown_timeout_seconds=SILENCE,
+            coordinator_bind_address=processes.coordinator,
+        )
+    elif is_pod:
+        jax.distributed.initialize()
+
+
+def _restart_on_cpu() -> None:
+    """Starts this command again without accelerators: a started backend cannot be taken back."""
+    sys.stdout.flush()
+    os.environ["JAX_PLATFORMS"] = "cpu"
+    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+
+
+def _simulate(num: int, processes: Processes) -> None:
+    """Makes this process's share of `num` devices on the CPU."""
+    if num % processes.num:
+        fits = -(-num // processes.num) * processes.num
+        rule = f"is not a multiple of --num_processes={processes.num}"
+        raise ConfigError(f"--devices={num} {rule}. Use --devices={fits}.")
+    missing = [f for f in PATIENCE if f.split("=")[0] not in os.environ.get("XLA_FLAGS", "")]
+    os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *missing]).strip()
+    jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_num_cpu_devices", num // processes.num)
+    _connect(processes, is_pod=False)
+
+
+def _accelerator_message(cfg: Config, found: list[Any]) -> str:
+    here = f"Running on {len(found)} x {found[0].device_kind}"
+    if cfg.slice and SLICES[cfg.slice].devices != len(found):
+        return f"{here}, where slice={cfg.slice} has {SLICES[cfg.slice].devices} devices."
+    return f"{here}."
+
+
+def _simulation_message(cfg: Config, num: int) -> str:
+    cores = f"this CPU ({len(os.sched_getaffinity(0))} cores)"
+    if num == 1 and not cfg.slice:
+        return f"Running on {cores}.{_plugin_hint()}"
+    whose = f" of slice={cfg.slice}" if cfg.slice and SLICES[cfg.slice].devices == num else ""
+    size = (
+        f"batch {cfg.replay.batch} x {cfg.replay.length}, deter {cfg.model.deter}, "
+        f"{cfg.ensemble.members} members, {cfg.dream.starts} starts x {cfg.dream.longest} steps"
+    )
+    quick = " For a quick try use --config=configs/smoke.py." if cfg.slice else ""
+    return f"Simulating {num} devices{whose} on {cores} at the true size: {size}.{quick}"
+
+
+def _plugin_hint() -> str:
+    if not _gpu_files() or os.environ.get("JAX_PLATFORMS"):
+        return ""
+    return " A GPU is here, but not JAX's part for it: pip install -e '.[cuda]'."
+
+
+def carrier_bytes(shapes: PyTree, shardings: PyTree) -> int:
+    """Bytes of the arrays over all devices, replicated ones counted once a device.
+
+    Args:
+      shapes: ShapeDtypeStructs, as of `jax.eval_shape`.
+      shardings: a NamedSharding for each of them.
+    """
+
+    def one(x: Any, sharding: jax.sharding.Sharding) -> int:
+        shard = math.prod(sharding.shard_shape(x.shape)) * x.dtype.itemsize
+        return shard * len(sharding.device_set)
+
+    return sum(jax.tree.leaves(jax.tree.map(one, shapes, shardings)))
+
+
+def free_memory() -> int:
+    """Bytes this process may still take on this host, container limits included."""
+    info = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+    free = int(info["MemAvailable"].split()[0]) * 1024
+    limit, used = (Path(f"/sys/fs/cgroup/memory.{name}") for name in ("max", "current"))
+    if limit.exists() and used.exists() and limit.read_text().strip() != "max":
+        free = min(free, int(limit.read_text()) - int(used.read_text()))
+    return free
+
+
+def check_memory(cfg: Config, needed: int, replay: int, free: int | None = None) -> None:
+    """Refuses a simulation that does not fit into memory.
+
+    Args:
+      needed: estimated bytes of all simulated devices: the carrier and an update's temporaries.
+      replay: bytes of the replay among them, which a smaller `replay.slots` saves.
+      free: bytes there are, default `free_memory()`.
+    """
+    free = free_memory() if free is None else free
+    if needed <= free:
+        return
+    slots, window = cfg.replay.slots, max(cfg.run.prefill, cfg.replay.frontier)
+    room = max(free - (needed - replay), 0)
+    fitting = 2 ** int(math.log2(max(slots * room / replay, 1))) if replay else 0
+    use = f"--config.replay.slots={fitting}" if fitting >= window else "--config=configs/smoke.py"
+    raise ConfigError(
+        f"replay.slots={slots} x env.num_envs={cfg.env.num_envs} and the rest of the simulation "
+        f"need about {needed / GIB:.1f} GiB and {free / GIB:.1f} GiB of memory are free. Use {use}."
+    )
+
+
+def usable_bytes(device: Any) -> int | None:
+    """Bytes a program may use on the device, None where that is not known."""
+    stats = device.memory_stats() or {}
+    if "bytes_limit" in stats:
+        return stats["bytes_limit"]
+    gib = USABLE_GIB.get(device.device_kind)
+    return None if gib is None else int(gib * GIB)

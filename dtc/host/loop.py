@@ -1,0 +1,372 @@
+"""The host loop: calls the compiled program, reads metrics while the next call runs, keeps files.
+
+Totals are Python integers; the device counts what one call did. Every process runs this loop alike;
+writers, figures and the terminal are process 0's.
+"""
+
+import dataclasses
+import hashlib
+import json
+import logging
+import math
+import signal
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import multihost_utils
+
+from dtc.config import settings as config
+from dtc.config.settings import Config
+from dtc.host import checkpoint, command, devices, figures, health, maps, writers
+from dtc.host.devices import Devices
+from dtc.host.program import CONTEXT, Program
+from dtc.training import trainer
+from dtc.training.trainer import Carrier, Metrics
+
+SHOWN_STEPS = 64  # of the episode in the dream figure
+SALIENCE_TITLE = "What the task policy pools: weights of the tokens over an episode"
+
+
+@dataclass
+class Totals:
+    """What the run has done so far; saved with each checkpoint."""
+
+    update: int = 0
+    env_steps: int = 0
+    seconds: float = 0.0  # of training, over all starts of the run
+    evaluations: int = 0
+    baselines: dict[str, float] = field(default_factory=dict)  # returns of reference policies
+    last_eval: dict[str, float] = field(default_factory=dict)
+
+
+def run(cfg: Config, workdir: Path, resume: bool, found: Devices, argv: Sequence[str]) -> int:
+    """Trains to the end or to the first interrupt; the exit status.
+
+    Raises:
+      ConfigError: the run does not fit here, or its checkpoints are of another configuration.
+    """
+    logging.getLogger("absl").setLevel(logging.WARNING)
+    program = Program(cfg)
+    _check_memory(cfg, program, found)
+    _check_same_everywhere(cfg)
+    return Run(cfg, workdir, program, found, argv).run(resume)
+
+
+def _check_memory(cfg: Config, program: Program, found: Devices) -> None:
+    """Refuses a simulation that does not fit: the carrier, and room for an update's temporaries."""
+    if not found.is_simulated:
+        return
+    shapes = program.shapes()
+    shardings = jax.tree.map(lambda x: x.sharding, shapes)
+    carrier = devices.carrier_bytes(shapes, shardings)
+    ring = devices.carrier_bytes(shapes.replay, shardings.replay)
+    devices.check_memory(cfg, carrier + 2 * (carrier - ring), ring)
+
+
+def _check_same_everywhere(cfg: Config) -> None:
+    """All processes must run the same program: another global shape would run on silently."""
+    if jax.process_count() > 1:
+        text = json.dumps(config.to_dict(cfg), sort_keys=True).encode()
+        digest = int.from_bytes(hashlib.sha256(text).digest()[:4], "big") >> 1
+        multihost_utils.assert_equal(np.int32(digest), "The processes have different settings.")
+
+
+class Call(NamedTuple):
+    """A train call that may still be running."""
+
+    size: int  # iterations
+    update: int  # updates done at its end
+    metrics: Metrics
+
+
+class Run:
+    """A run directory, the state of the run, and the loop that advances both."""
+
+    def __init__(
+        self, cfg: Config, workdir: Path, program: Program, found: Devices, argv: Sequence[str]
+    ):
+        self.cfg, self.workdir, self.program, self.argv = cfg, workdir, program, argv
+        self.num_devices, self.message = found.num, found.message
+        # On a CPU nothing is gained by a call in flight, and simulated devices may deadlock on two.
+        self.is_eager = found.is_simulated
+        self.unit = "update" if cfg.run.updates else "env_steps"
+        self.goal = cfg.run.updates or cfg.run.steps
+        self.should_stop = False
+        self.is_tracing = False
+        self.evaluated = -1  # update of the latest evaluation of this start
+        self.watch = health.Watch(health.limits(program.agent))
+
+    def run(self, resume: bool) -> int:
+        """Starts or resumes, trains, and leaves checkpoint, figures and summary behind."""
+        self.checkpointer = checkpoint.Checkpointer(self.workdir, self.cfg)
+        self.progress = writers.Progress(self.goal, self.unit)
+        self.progress.log(self.message)
+        carrier = self._resume() if resume else self._start()
+        self.writer = writers.MetricsWriter(self.workdir, self.totals.update)
+        with _Signals(self._ask_to_stop):
+            if not resume:
+                self._measure_baselines(carrier)
+                self._evaluate(carrier)
+            carrier = self._train(carrier)
+            self._finish(carrier)
+        return 0
+
+    def _ask_to_stop(self, number: int, frame: FrameType | None) -> None:
+        """Signal handler: stop after the call in flight; a second Ctrl-C stops at once."""
+        if self.should_stop and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.should_stop = True
+        self.progress.log("Stopping after this call: saving a checkpoint and drawing figures.")
+
+    def _start(self) -> Carrier:
+        writers.write_config(self.workdir, self.cfg)
+        self.progress.log(f"Run directory {self.workdir}. Compiling ...")
+        carrier = self.program.init(jnp.uint32(self.cfg.seed))
+        self.totals = Totals(env_steps=self.cfg.run.prefill * self.cfg.env.num_envs)
+        return carrier
+
+    def _resume(self) -> Carrier:
+        restored = self.checkpointer.restore_latest(self.program.checkpoint_shapes())
+        self.totals = Totals(**restored.meta)
+        self.progress.log(f"Resumed {self.workdir} at update {self.totals.update}. Compiling ...")
+        return self.program.from_checkpoint(restored.carrier)
+
+    def _train(self, carrier: Carrier) -> Carrier:
+        """Calls until the goal. The metrics of a call are read while the next one runs."""
+        train = self._compile(carrier)
+        pending: Call | None = None
+        self.last_time = time.monotonic()
+        while (size := self._next_size(pending)) or pending is not None:
+            launched = None
+            if size:
+                self._profile(self.totals.update)
+                carrier, metrics = train(carrier, jnp.int32(size))
+                self.totals.update += size * self.cfg.run.updates_per_collect
+                launched = Call(size, self.totals.update, metrics)
+            if pending is not None:
+                self._log(pending)
+            pending = launched
+            if pending is not None and (self.is_eager or self._is_due()):
+                self._log(pending)
+                pending = None
+            if self._is_due() and size:
+                self._events(carrier)
+            self.checkpointer.check()
+        self._profile(None)
+        return carrier
+
+    def _compile(self, carrier: Carrier) -> Callable[[Carrier, jax.Array], tuple[Carrier, Metrics]]:
+        """The train call, compiled before the clock starts."""
+        begin = time.monotonic()
+        train = self.program.train.lower(carrier, jnp.int32(0)).compile()
+        self.progress.log(f"Compiled the train step in {writers.clock(time.monotonic() - begin)}.")
+        return train
+
+    def _next_size(self, pending: Call | None) -> int:
+        """Iterations of the next call, up to the next event or the goal; 0: nothing is left."""
+        if self._agreed_stop():
+            return 0
+        run = self.cfg.run
+        in_flight = pending.size if pending is not None else 0
+        per_iteration = self.cfg.env.num_envs * run.collect_steps
+        if self.unit == "update":
+            left = math.ceil((self.goal - self.totals.update) / run.updates_per_collect)
+        else:
+            # At most this many env steps: calls that only reset an environment are none.
+            reached = self.totals.env_steps + in_flight * per_iteration
+            left = math.ceil((self.goal - reached) / per_iteration)
+        until_event = min(e - self.totals.update % e for e in self._intervals())
+        return max(0, min(left, math.ceil(until_event / run.updates_per_collect)))
+
+    def _intervals(self) -> list[int]:
+        run = self.cfg.run
+        marks = [run.log_every, run.eval_every, run.checkpoint_every]
+        return marks + [m for m in run.profile if m > self.totals.update]
+
+    def _agreed_stop(self) -> bool:
+        """Whether any process was asked to stop, the same answer on all."""
+        if jax.process_count() == 1:
+            return self.should_stop
+        return bool(np.any(multihost_utils.process_allgather(np.array(self.should_stop))))
+
+    def _is_due(self) -> bool:
+        run, update = self.cfg.run, self.totals.update
+        return _crosses(update, run.eval_every, run) or _crosses(update, run.checkpoint_every, run)
+
+    def _events(self, carrier: Carrier) -> None:
+        """Evaluation and checkpoint, at their intervals."""
+        run, update = self.cfg.run, self.totals.update
+        if _crosses(update, run.eval_every, run):
+            self._evaluate(carrier)
+        if _crosses(update, run.checkpoint_every, run):
+            self._save(carrier)
+        self.last_time = time.monotonic()
+
+    def _profile(self, update: int | None) -> None:
+        """Starts and stops the profiler at the updates of run.profile; None: the run is over."""
+        start, stop = self.cfg.run.profile
+        if self.is_tracing and (update is None or update >= stop):
+            jax.profiler.stop_trace()
+            self.is_tracing = False
+            self.progress.log(f"Profiler trace in {self.workdir / 'profile'}.")
+        elif update is not None and stop > 0 and start <= update < stop and not self.is_tracing:
+            jax.profiler.start_trace(str(self.workdir / "profile"))
+            self.is_tracing = True
+
+    def _log(self, call: Call) -> None:
+        """Waits for a call, adds it to the totals and writes its record."""
+        mean, collected = jax.device_get(call.metrics)
+        now = time.monotonic()
+        seconds, self.last_time = now - self.last_time, now
+        env_steps = round(float(collected.env_steps))
+        self.totals.env_steps += env_steps
+        self.totals.seconds += seconds
+        record: dict[str, Any] = {
+            "update": call.update,
+            "env_steps": self.totals.env_steps,
+            "seconds": self.totals.seconds,
+        }
+        if collected.ended > 0:
+            record["collect/return"] = collected.ended_return / collected.ended
+            record["collect/length"] = collected.ended_length / collected.ended
+        record |= self._rates(call.size, env_steps, float(mean["curiosity/horizon"]), seconds)
+        record |= {name: float(x) for name, x in mean.items()}
+        self._write(record)
+        self.progress.update(record | self.totals.last_eval)
+
+    def _write(self, record: dict[str, Any]) -> None:
+        """Writes a record, and a line in the log for each sign of sickness that begins with it."""
+        self.writer.write(record)
+        for line in self.watch.news(record):
+            self.progress.log(line)
+
+    def _rates(self, size: int, env_steps: int, horizon: float, seconds: float) -> dict[str, float]:
+        """The four rates of a call."""
+        cfg, updates = self.cfg, size * self.cfg.run.updates_per_collect
+        dreams = len(self.program.agent.policies) * cfg.dream.starts
+        counts = (
+            env_steps,
+            cfg.replay.batch * cfg.replay.length * updates,
+            dreams * horizon * updates,
+            updates,
+        )
+        return {rate: n / seconds for rate, n in zip(writers.RATES, counts, strict=True)}
+
+    def _measure_baselines(self, carrier: Carrier) -> None:
+        """Mean returns of the reference policies, once."""
+        for name, evaluate in self.program.references.items():
+            result = jax.device_get(evaluate(carrier.root, self._next_evaluation()))
+            self.totals.baselines[name] = float(result["return"])
+        found = ", ".join(f"{k} {v:.2f}" for k, v in self.totals.baselines.items())
+        self.progress.log(f"Mean return of reference policies: {found}.")
+
+    def _next_evaluation(self) -> jax.Array:
+        self.totals.evaluations += 1
+        return jnp.int32(self.totals.evaluations)
+
+    def _evaluate(self, carrier: Carrier) -> None:
+        """Greedy episodes of the task policy on fresh environments."""
+        index, self.evaluated = self._next_evaluation(), self.totals.update
+        params = trainer.averaged(carrier)
+        result = jax.device_get(self.program.evaluate(carrier.root, params, index))
+        self.totals.last_eval = {f"eval/{name}": float(x) for name, x in result.items()}
+        t = self.totals
+        done = {"update": t.update, "env_steps": t.env_steps, "seconds": t.seconds}
+        record: dict[str, Any] = done | t.last_eval
+        if self.cfg.ensemble.members > 1:
+            distance = self.program.member_distance(carrier.params.members)
+            record["health/member_distance"] = float(distance)
+        self._write(record | {f"eval/{k}": v for k, v in self.totals.baselines.items()})
+
+    def _save(self, carrier: Carrier) -> None:
+        saved = self.program.to_checkpoint(carrier)
+        self.checkpointer.save(self.totals.update, saved, dataclasses.asdict(self.totals))
+
+    def _finish(self, carrier: Carrier) -> None:
+        """Last evaluation, checkpoint, figures, summary and the command to continue."""
+        if self.evaluated != self.totals.update:
+            self._evaluate(carrier)
+        if self.totals.update not in self.checkpointer.steps():
+            self._save(carrier)
+        self.checkpointer.close()
+        dream = jax.device_get(
+            self.program.dream(carrier.root, trainer.averaged(carrier), self._next_evaluation())
+        )
+        self.writer.close()
+        self.progress.finish()
+        if jax.process_index() == 0:
+            self._draw(dream)
+            self._draw_map(carrier)
+            self.progress.console.print(writers.summary_table("Summary", self._summary()))
+        again = command.to_continue(self.argv, self.workdir)
+        self.progress.log(f"To continue: {again}")
+
+    def _draw(self, dream: Any) -> None:
+        records = list(writers.read_metrics(self.workdir / writers.METRICS))
+        title = f"{self.cfg.name}: {self.cfg.env.name}, seed {self.cfg.seed}"
+        pictures = self.workdir / "figures"
+        figures.learning_curve(
+            pictures / "learning_curve.png", records, self.totals.baselines, title
+        )
+        figures.curiosity(pictures / "curiosity.png", records, title)
+        figures.model(pictures / "model.png", records, title, self.watch.limits.action)
+        length = min(int(dream.alive.sum()), SHOWN_STEPS)
+        real = {name: np.asarray(x[:length], np.float32) for name, x in dream.seen.items()}
+        predicted = {
+            name: np.asarray(x[:length], np.float32) for name, x in dream.predicted.items()
+        }
+        title = f"An episode and the model's open-loop prediction after {CONTEXT} steps"
+        novelty = np.asarray(dream.novelty[:length], np.float32)
+        figures.dream(pictures / "dream.png", real, predicted, novelty, CONTEXT, title)
+        if dream.salience is not None:
+            weights = np.asarray(dream.salience[:length], np.float32)
+            figures.salience(pictures / "salience.png", weights, SALIENCE_TITLE)
+
+    def _draw_map(self, carrier: Carrier) -> None:
+        """Visits and novelty by cell, on grid tasks."""
+        if self.program.agent.env.spec.map is None:
+            return
+        if jax.process_count() > 1 or not self.cfg.replay.latents:
+            self.progress.log("No map.png: it needs one process and replay.latents=True.")
+            return
+        title = f"{self.cfg.name}: {self.cfg.env.name}, seed {self.cfg.seed}"
+        found = maps.of_run(self.program, carrier)
+        figures.grid_map(self.workdir / "figures" / "map.png", *found, title)
+
+    def _summary(self) -> dict[str, Any]:
+        t = self.totals
+        rows: dict[str, Any] = {
+            "updates": t.update,
+            "env steps": t.env_steps,
+            "training time": writers.clock(t.seconds),
+        }
+        rows |= {f"return, {name}": value for name, value in t.baselines.items()}
+        rows |= {name: value for name, value in t.last_eval.items()}
+        return rows | {"figures": str(self.workdir / "figures")}
+
+
+def _crosses(update: int, every: int, run: config.RunConfig) -> bool:
+    """Whether a multiple of `every` was reached in the iteration that ended at `update`."""
+    return update % every < run.updates_per_collect
+
+
+class _Signals:
+    """SIGINT and SIGTERM go to `handler` inside the `with` block."""
+
+    def __init__(self, handler: Callable[[int, FrameType | None], None]):
+        self.handler = handler
+
+    def __enter__(self) -> None:
+        numbers = (signal.SIGINT, signal.SIGTERM)
+        self.before = {n: signal.signal(n, self.handler) for n in numbers}
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self.before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,61 @@
+"""Where on its grid an agent has been, and what is new to it there, from a run's replay."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dtc.core.types import GridMap
+from dtc.data import replay
+from dtc.host.program import Program
+from dtc.training.trainer import Carrier
+
+NEWEST = 4096  # stored states and actions whose novelty is computed at a time
+COUNTED = 2**20  # newest observations that are counted, so that a large ring fits the host
+
+
+class Maps(NamedTuple):
+    """What happened on each cell, [rows, columns]."""
+
+    visits: np.ndarray  # stored observations
+    novelty: np.ndarray  # mean over the newest actions taken there; NaN where there is none
+
+
+def of_run(program: Program, carrier: Carrier) -> Maps:
+    """The maps of a grid task whose replay holds latents, on the one process of its run."""
+    grid, codecs = program.agent.env.spec.map, program.agent.codecs
+    assert grid is not None
+    stored = carrier.replay
+    num_rows = jnp.minimum(stored.filled, -(-COUNTED // program.agent.num_envs))
+    rows, _ = replay.history(stored._replace(latents=None, filled=num_rows), codecs)
+    return Maps(by_cell(grid, rows.obs, np.ones(rows.last.shape)), _novelty(program, carrier, grid))
+
+
+def _novelty(program: Program, carrier: Carrier, grid: GridMap) -> np.ndarray:
+    """Mean novelty by cell over the newest rows, which hold an episode of each environment."""
+    a, stored, filled = program.agent, carrier.replay, int(carrier.replay.filled)
+    size = min(filled, -(-NEWEST // a.num_envs))  # rows at a time
+    num = min(filled // size, -(-(a.env.spec.max_steps + 1) // size))
+    rows, latents = replay.history(stored._replace(filled=jnp.int32(num * size)), a.codecs)
+
+    def novelty(begin: int) -> np.ndarray:
+        part = jax.tree.map(lambda x: x[begin : begin + size], (latents, rows.action))
+        flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), part)
+        return np.asarray(program.novelty(carrier.params, *flat))
+
+    every = np.concatenate([novelty(i * size) for i in range(num)]).reshape(rows.last.shape)
+    acted = np.asarray(~rows.last)  # nothing is done at the end of an episode
+    total = by_cell(grid, rows.obs, np.where(acted, every, 0.0))
+    count = by_cell(grid, rows.obs, acted)
+    return np.divide(total, count, out=np.full(grid.shape, np.nan), where=count > 0)
+
+
+def by_cell(grid: GridMap, obs: Mapping[str, Any], weight: np.ndarray) -> np.ndarray:
+    """[rows, columns] sums of the weights of observations with the same leading dims."""
+    row, column = (np.asarray(x, np.int64).reshape(-1) for x in grid.cell_fn(obs))
+    is_on_map = (row >= 0) & (row < grid.shape[0]) & (column >= 0) & (column < grid.shape[1])
+    cell = np.where(is_on_map, row * grid.shape[1] + column, 0)
+    weights = np.where(is_on_map, weight.reshape(-1), 0.0)
+    return np.bincount(cell, weights, grid.shape[0] * grid.shape[1]).reshape(grid.shape)

@@ -1,0 +1,235 @@
+"""What a run leaves to read: config.json, metrics.jsonl, TensorBoard events, the progress line.
+
+Only process 0 writes; the others may call everything here all the same.
+"""
+
+import json
+import math
+import os
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from dtc.config import settings as config
+from dtc.config.settings import Config
+
+Record = dict[str, Any]  # one log step: `update`, `env_steps`, `seconds` and metrics by name
+
+METRICS = "metrics.jsonl"
+RATES = ("env_steps/s", "replayed_steps/s", "imagined_steps/s", "updates/s")
+
+
+class Shown(NamedTuple):
+    """A metric of the progress line."""
+
+    metric: str
+    label: str
+    format: str
+
+
+SHOWN = (
+    Shown("collect/return", "return", ".1f"),
+    Shown("eval/return", "eval", ".1f"),
+    Shown("loss/trunk", "model", ".3g"),
+    Shown("loss/member", "members", ".3g"),
+    Shown("task/loss/actor", "actor", ".2g"),
+    Shown("task/loss/critic_extrinsic", "critic", ".3g"),
+    Shown("curiosity/novelty", "novelty", ".3f"),
+    Shown("curiosity/boredom", "boredom", ".2f"),
+    Shown("curiosity/horizon", "horizon", ".0f"),
+)
+
+
+def write_config(workdir: Path, cfg: Config) -> None:
+    """Writes config.json, the resolved settings."""
+    if jax.process_index() == 0:
+        workdir.mkdir(parents=True, exist_ok=True)
+        text = json.dumps(config.to_dict(cfg), indent=2)
+        (workdir / "config.json").write_text(text + "\n")
+
+
+def read_metrics(path: Path) -> Iterator[Record]:
+    """The records of a metrics.jsonl; a line that a killed run left unfinished is skipped."""
+    for line in path.read_text().splitlines():
+        try:
+            yield json.loads(line)
+        except json.JSONDecodeError:
+            continue
+
+
+class MetricsWriter:
+    """Appends records to metrics.jsonl, and to TensorBoard events where that is installed."""
+
+    def __init__(self, workdir: Path, update: int = 0):
+        """Opens the files; records after `update`, where the run continues, are taken out."""
+        self.file, self.events = None, None
+        if jax.process_index() == 0:
+            workdir.mkdir(parents=True, exist_ok=True)
+            last = _truncate(workdir / METRICS, update)
+            self.file = (workdir / METRICS).open("a")
+            self.events = _open_events(workdir / "tensorboard", last)
+
+    def write(self, record: Mapping[str, Any]) -> None:
+        """Writes one log step at once, so that a kill loses none before it."""
+        if self.file is None:
+            return
+        plain = {name: _plain(value) for name, value in record.items()}
+        self.file.write(json.dumps(plain) + "\n")
+        self.file.flush()
+        if self.events is not None:
+            _add_event(self.events, plain)
+
+    def close(self) -> None:
+        """Closes the files."""
+        for file in (self.file, self.events):
+            if file is not None:
+                file.close()
+
+
+def _plain(value: Any) -> Any:
+    """A JSON value; float32 keeps its bits in 9 digits, NaN and infinities become null."""
+    if isinstance(value, str | bool) or value is None:
+        return value
+    number = value.item() if hasattr(value, "item") else value
+    if isinstance(number, float):
+        return float(f"{number:.9g}") if math.isfinite(number) else None
+    return number
+
+
+def _truncate(path: Path, update: int) -> Record | None:
+    """Takes out what a run wrote after the checkpoint it continues from; the last record kept."""
+    if not path.exists():
+        return None
+    kept = [record for record in read_metrics(path) if record["update"] <= update]
+    draft = path.with_suffix(".tmp")
+    draft.write_text("".join(json.dumps(record) + "\n" for record in kept))
+    os.replace(draft, path)
+    return kept[-1] if kept else None
+
+
+def _open_events(directory: Path, last: Record | None) -> Any:
+    """TensorBoard's writer of event files, None where tensorboard is not installed.
+
+    Where a run continues, a session start hides the events after its last record.
+    """
+    try:
+        from tensorboard.compat.proto import event_pb2
+        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+    except ImportError:
+        return None
+    events = EventFileWriter(str(directory), flush_secs=10)
+    if last is not None:
+        start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+        wall, step = time.time(), _step(last) + 1
+        events.add_event(event_pb2.Event(wall_time=wall, step=step, session_log=start))
+    return events
+
+
+def _step(record: Record) -> int:
+    return record["env_steps"] if "env_steps" in record else record["update"]
+
+
+def _add_event(events: Any, record: Record) -> None:
+    from tensorboard.compat.proto import event_pb2, summary_pb2
+
+    values = [
+        summary_pb2.Summary.Value(tag=name, simple_value=value)
+        for name, value in record.items()
+        if isinstance(value, int | float)
+    ]
+    summary = summary_pb2.Summary(value=values)
+    wall, step = time.time(), _step(record)
+    events.add_event(event_pb2.Event(wall_time=wall, step=step, summary=summary))
+
+
+class Progress:
+    """One live line on a terminal, one plain line a log step elsewhere."""
+
+    def __init__(self, goal: int, unit: str, console: Console | None = None):
+        """Args:
+        goal: total of the record's field `unit` at the end of the run.
+        unit: env_steps or update.
+        """
+        self.goal, self.unit = goal, unit
+        self.console = console or Console(highlight=False, quiet=jax.process_index() != 0)
+        self.start: tuple[float, int] | None = None  # seconds and units done at the first record
+        self.live: Live | None = None
+        if self.console.is_terminal:
+            self.live = Live(console=self.console, auto_refresh=False)
+            self.live.start()
+
+    def update(self, record: Mapping[str, Any]) -> None:
+        """Shows a log step."""
+        text = progress_line(record, self.goal, self.unit, self._seconds_left(record))
+        if self.live is not None:
+            self.live.update(Text(text, style="cyan"), refresh=True)
+        else:
+            self.console.print(text, soft_wrap=True, markup=False)
+
+    def log(self, message: str) -> None:
+        """A line of its own, above the live one."""
+        self.console.print(message, soft_wrap=True, markup=False)
+
+    def finish(self) -> None:
+        """Leaves the last state on the terminal."""
+        if self.live is not None:
+            self.live.stop()
+            self.live = None
+
+    def _seconds_left(self, record: Mapping[str, Any]) -> float | None:
+        done, seconds = record[self.unit], record["seconds"]
+        if self.start is None:
+            self.start = (seconds, done)
+        elapsed, progress = seconds - self.start[0], done - self.start[1]
+        return elapsed / progress * max(self.goal - done, 0) if progress > 0 else None
+
+
+def progress_line(
+    record: Mapping[str, Any], goal: int, unit: str, seconds_left: float | None
+) -> str:
+    """The log step in one line: how far, how well, how fast, how long."""
+    share = min(record[unit] / goal, 1.0)
+    total = {unit: f"/{short(goal)}"}
+    parts = [f"{share:4.0%}"]
+    parts += [f"{short(record['env_steps'])}{total.get('env_steps', '')} env steps"]
+    parts += [f"{short(record['update'])}{total.get('update', '')} updates"]
+    parts += [f"{s.label} {record[s.metric]:{s.format}}" for s in SHOWN if _has(record, s.metric)]
+    parts += [f"{short(record[rate])} {rate}" for rate in RATES if _has(record, rate)]
+    parts += [f"{clock(seconds_left)} left"] if seconds_left is not None else []
+    return "  ".join(parts)
+
+
+def _has(record: Mapping[str, Any], name: str) -> bool:
+    return record.get(name) is not None
+
+
+def short(number: float) -> str:
+    """Three digits and a unit: 12345 -> 12.3k."""
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if number >= size:
+            return f"{number / size:.3g}{letter}"
+    return f"{number:.3g}"
+
+
+def clock(seconds: float) -> str:
+    """Hours, minutes, seconds: 3725 -> 1:02:05."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def summary_table(title: str, rows: Mapping[str, Any]) -> Table:
+    """The table at the end of a run: a name and a figure a row."""
+    table = Table(title=title, show_header=False, title_justify="left")
+    table.add_column(style="bold")
+    table.add_column(justify="right")
+    for name, value in rows.items():
+        table.add_row(name, f"{value:.4g}" if isinstance(value, float) else str(value))
+    return table

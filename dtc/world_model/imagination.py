@@ -1,0 +1,131 @@
+"""Imagination: rollouts of a model under a policy, in chunks, as far as the horizon says.
+
+A dream has states s_0..s_H and actions a_0..a_{H-1}. What is credited to a_t: reward and continue
+predicted at s_{t+1}, and the novelty of (s_t, a_t). Everything that is computed here costs time in
+proportion to the horizon: chunks beyond it are never run.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from dtc.core import mesh
+from dtc.core.types import Array, Key, Latent, Purpose, PyTree
+
+
+@dataclass(frozen=True)
+class DreamConfig:
+    """Size of the dreams of one update."""
+
+    starts: int = 128  # global number of posterior states dreamed from
+    horizons: tuple[int, ...] = (8, 16, 32)  # buckets, ascending, multiples of chunk
+    chunk: int = 8  # steps computed together
+    end: float = 0.8  # a state that continues with a smaller chance ends its dream
+
+    @property
+    def longest(self) -> int:
+        """Steps the buffers hold."""
+        return self.horizons[-1]
+
+
+class Dreamed(NamedTuple):
+    """Steps of dreams; rows at and beyond the horizon hold zeros."""
+
+    latent: Latent  # s_t, [H, n, ...]
+    action: Array  # a_t, [H, n] or [H, n, A]
+    mask: Array | None  # allowed actions at s_t, [H, n, A]
+    reward: Array  # predicted at s_{t+1}, [H, n]
+    cont: Array  # probability that s_{t+1} is not terminal, 0 below `end`, [H, n]
+    novelty: Array  # u(s_t, a_t), [H, n]
+    value: dict[str, Array]  # each critic at s_{t+1}, [H, n]
+
+
+class ModelFns(NamedTuple):
+    """What a dream needs of the world model, the members, the actor and the critics."""
+
+    step: Callable[[Latent, Array, Array], Latent]  # (s_t, a_t, uniform [n, S]) -> s_{t+1}
+    heads: Callable[[Latent], tuple[Array, Array]]  # s -> (reward, cont)
+    mask: Callable[[Latent], Array | None]  # s -> allowed actions
+    policy: Callable[[Latent, Array | None, Key], Array]  # (s, mask, keys [n]) -> a
+    novelty: Callable[[Latent, Array], Array]  # flat (s, a) -> u
+    value: Callable[[Latent], dict[str, Array]]
+
+
+def dream_step(
+    fns: ModelFns, keys_n: Key, groups: int, latent: Latent, t: Array
+) -> tuple[Latent, tuple]:
+    """One imagined step; draws depend on the start's key and t alone."""
+    pairs = jax.vmap(lambda k: jax.random.split(jax.random.fold_in(k, t)))(keys_n)
+    uniform_nS = jax.vmap(lambda k: jax.random.uniform(k, (groups,)))(pairs[:, 0])
+    mask = fns.mask(latent)
+    action = fns.policy(latent, mask, pairs[:, 1])
+    return fns.step(latent, action, uniform_nS), (latent, action, mask)
+
+
+def flatten(tree: PyTree) -> PyTree:
+    """[a, b, ...] -> [a*b, ...]."""
+    return jax.tree.map(lambda x: x.reshape(x.shape[0] * x.shape[1], *x.shape[2:]), tree)
+
+
+def unflatten(tree: PyTree, size: int) -> PyTree:
+    """[size*b, ...] -> [size, b, ...]: undoes `flatten`."""
+    return jax.tree.map(lambda x: x.reshape(size, -1, *x.shape[1:]), tree)
+
+
+def dream_chunk(
+    fns: ModelFns, keys_n: Key, groups: int, latent: Latent, first_t: Array, cfg: DreamConfig
+) -> tuple[Latent, Dreamed]:
+    """A chunk from t = first_t: the time scan holds the recurrence, the rest runs batched.
+
+    An end is a fact of a state, and the model never learned what comes after one. Yet it often
+    dreams codes that are half an arrival: were a goal to pay again there, its worth would multiply.
+    """
+    steps = first_t + jnp.arange(cfg.chunk, dtype=jnp.int32)
+    last, (latents, actions, masks) = lax.scan(
+        lambda s, t: dream_step(fns, keys_n, groups, s, t), latent, steps
+    )
+    nexts = jax.tree.map(lambda x, y: jnp.concatenate([x[1:], y[None]]), latents, last)
+    reward, cont = fns.heads(flatten(nexts))
+    cont = jnp.where(cont < cfg.end, 0.0, cont)
+    novelty = fns.novelty(*flatten((latents, actions)))
+    heads = unflatten((reward, cont, novelty, fns.value(flatten(nexts))), cfg.chunk)
+    return last, Dreamed(latents, actions, masks, *heads)
+
+
+def imagine(
+    root: Key,
+    update: Array,
+    ids_n: Array,
+    start: Latent,
+    horizon: Array,
+    fns: ModelFns,
+    groups: int,
+    cfg: DreamConfig,
+) -> Dreamed:
+    """Dreams of `horizon` steps from each start; buffers hold cfg.longest.
+
+    Args:
+      ids_n: global numbers of the starts: the only source of their randomness besides `update`.
+      start: posterior latents [n, ...].
+      horizon: [] int32, one of cfg.horizons, the same on every device.
+    """
+    keys_n = mesh.mesh_keys(root, Purpose.DREAM, ids_n, update)
+    chunk = lambda s, t: dream_chunk(fns, keys_n, groups, s, t, cfg)  # noqa: E731
+    shapes = jax.eval_shape(lambda s: chunk(s, jnp.int32(0))[1], start)
+    empty = jax.tree.map(lambda x: jnp.zeros((cfg.longest, *x.shape[1:]), x.dtype), shapes)
+
+    def body(i: Array, carry: tuple[Latent, Dreamed]) -> tuple[Latent, Dreamed]:
+        latent, dreamed = carry
+        latent, part = chunk(latent, i * cfg.chunk)
+        return latent, jax.tree.map(
+            lambda whole, x: lax.dynamic_update_slice_in_dim(whole, x, i * cfg.chunk, 0),
+            dreamed,
+            part,
+        )
+
+    carry = mesh.vary((start, empty))
+    return lax.fori_loop(0, horizon // cfg.chunk, body, carry)[1]

@@ -1,0 +1,117 @@
+"""The train step as a TPU compiles it: tools/fit.py at small sizes, with the structure of v4_8."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from dtc.commands import fit
+from dtc.config.settings import ConfigError
+from dtc.host import command
+
+ROOT = pathlib.Path(__file__).parents[2]
+BOTH, DATA, ENSEMBLE = ["data", "ensemble"], ["data"], ["ensemble"]
+SMALL = {
+    "env.num_envs": 256,
+    "replay.slots": 65536,  # a copy of the rings would be 100 times all other temporaries
+    "replay.batch": 64,
+    "replay.length": 16,
+    "dream.starts": 64,
+    "model.deter": 128,
+    "model.groups": 8,
+    "model.classes": 16,
+    "model.hidden": 64,
+    "model.units": 64,
+    "model.depth": 8,
+    "model.encoder_layers": 1,
+    "model.decoder_layers": 1,
+    "model.prior_layers": 1,
+    "behaviour.layers": 1,
+    "behaviour.pool_units": 32,
+}
+LEDGER = {  # mesh -> (axes, dtype, once per) of all that may cross devices
+    (4, 1): [
+        (DATA, "f32", "iteration"),  # what was collected
+        (DATA, "f32", "update"),  # gradients, scalars, returns for the percentiles
+    ],
+    (4, 2): [
+        (BOTH, "f32", "iteration"),
+        (BOTH, "f32", "update"),  # gradients of trunk and behaviour, scalars, returns
+        (DATA, "f32", "update"),  # the members' gradients
+        (ENSEMBLE, "bf16", "chunk"),  # states and actions of a dream,
+        (ENSEMBLE, "u8", "chunk"),
+        (ENSEMBLE, "f32", "chunk"),  # and the members' sums over them
+        (ENSEMBLE, "bf16", "update"),  # the same of the replayed transitions,
+        (ENSEMBLE, "u8", "update"),
+        (ENSEMBLE, "f32", "update"),
+        (ENSEMBLE, "pred", "update"),  # and which of them count
+        (ENSEMBLE, "s32", "update"),
+    ],
+}
+
+
+def compiled(tmp_path, config, *flags):
+    """The figures of tools/fit.py, which a process of its own compiles."""
+    if not fit.has_libtpu():
+        pytest.skip("libtpu is not installed; use pip install -e '.[tpu]'.")
+    sizes = [f"--config.{name}={value}" for name, value in SMALL.items()]
+    out = tmp_path / "figures.json"
+    run = subprocess.run(
+        [sys.executable, "tools/fit.py", f"--config={config}", f"--json={out}", *sizes, *flags],
+        cwd=ROOT,
+        env=os.environ | {"JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert run.returncode == 0, run.stderr[-2000:]
+    return json.loads(out.read_text())
+
+
+@pytest.mark.slow
+@pytest.mark.tpu_aot
+@pytest.mark.parametrize(
+    ("config", "shape"), [("configs/v4_8.py", (4, 1)), ("configs/v4_16.py", (4, 2))]
+)
+def test_a_slice_takes_the_train_step(tmp_path, config, shape):
+    figures = compiled(tmp_path, config)
+    memory, carrier = figures["memory"], figures["carrier"]
+    rings = carrier["replay rows"] + carrier["replay latents"]
+    assert tuple(figures["mesh"].values()) == shape
+    assert rings == 65536 * 256 // (shape[0] * shape[1]) * 4 * (128 + 128)
+    assert rings < memory["aliased"] <= memory["total"] < memory["usable"]
+    assert memory["temporaries"] < 0.02 * rings
+    found = [(c["axes"], c["dtype"], c["per"]) for c in figures["collectives"]]
+    assert all(one in LEDGER[shape] for one in found)
+    assert all(one in found for one in LEDGER[shape])
+    reduced = {c["dtype"] for c in figures["collectives"] if c["kind"] == "all-reduce"}
+    assert reduced <= {"f32", "s32"}
+    assert figures["host_transfers"] == []
+
+
+def wanted(*args):
+    return fit.on_slice(command.parse(["tools/fit.py", *args]))
+
+
+@pytest.mark.parametrize(
+    ("args", "sentence"),
+    [
+        (("--config=configs/local.py",), "slice= names no TPU slice.*--config.slice=v4-8"),
+        (("--config=configs/v4_8.py", "--config.slice=v4-9"), "Did you mean v4-8"),
+        (("--config=configs/v4_8.py", "--mesh=3,1"), "mesh=3,1 is not 4 devices"),
+        (("--config=configs/v4_8.py", "--devices=8"), "--devices=8.*slice=v4-8 has 4"),
+    ],
+)
+def test_what_is_no_slice_is_refused_in_one_sentence(monkeypatch, args, sentence):
+    monkeypatch.setattr(fit, "has_libtpu", lambda: True)
+    with pytest.raises(ConfigError, match=sentence):
+        wanted(*args)
+
+
+def test_without_libtpu_the_message_says_what_to_install(monkeypatch):
+    monkeypatch.setattr(fit, "has_libtpu", lambda: False)
+    with pytest.raises(ConfigError, match=r"pip install -e '\.\[tpu\]'"):
+        wanted("--config=configs/v4_8.py")

@@ -1,0 +1,200 @@
+"""Settings: every preset is possible, every mistake is one sentence that says what to type."""
+
+import dataclasses
+import importlib
+import json
+from pathlib import Path
+
+import pytest
+
+from dtc.config import settings as config
+from dtc.config.settings import ConfigError
+
+CONFIGS = sorted(p.stem for p in Path(__file__).parents[2].glob("configs/[!_]*.py"))
+DEVICES = {"v4_8": 4, "v4_16": 8, "v4_32": 16, "v4_128": 64, "v4_512": 256}
+
+
+def settings(name="base"):
+    return importlib.import_module(f"dtc.configs.{name}").get_config()
+
+
+def changed(**values):
+    """base's settings with dotted names changed: replay__batch=3."""
+    tree = settings().to_dict()
+    for path, value in values.items():
+        *groups, name = path.split("__")
+        group = tree
+        for g in groups:
+            group = group[g]
+        group[name] = value
+    return tree
+
+
+def message(num_devices=8, **values):
+    with pytest.raises(ConfigError) as error:
+        config.on_devices(config.from_dict(changed(**values)), num_devices)
+    return str(error.value)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_every_config_fits_its_devices(name):
+    cfg = config.on_devices(config.from_dict(settings(name)), DEVICES.get(name, 1))
+    assert cfg.mesh.data * cfg.mesh.ensemble == DEVICES.get(name, 1)
+    assert cfg.name == name
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_config_survives_json(name):
+    cfg = config.from_dict(settings(name))
+    assert config.from_dict(json.loads(json.dumps(config.to_dict(cfg)))) == cfg
+
+
+def test_the_seeds_sizes_are_those_of_v4_8():
+    cfg = config.from_dict(settings("v4_8"))
+    model = cfg.model
+    assert (model.deter, model.groups, model.classes, model.hidden) == (1024, 32, 32, 512)
+    assert (cfg.ensemble.members, cfg.replay.batch, cfg.replay.length) == (5, 256, 64)
+    assert (cfg.dream.starts, cfg.dream.horizons) == (1024, (8, 16, 32, 64))
+    assert cfg.replay.slots * cfg.env.num_envs >= 4e6
+    rates = cfg.optimizer.model_lr, cfg.optimizer.actor_lr, cfg.optimizer.critic_lr
+    assert rates == (3e-4, 1e-4, 1e-4)
+
+
+@pytest.mark.parametrize("num_devices", [1, 8, 10])
+def test_smoke_runs_on_any_of_the_test_meshes(num_devices):
+    config.on_devices(config.from_dict(settings("smoke")), num_devices)
+
+
+def test_the_base_config_and_the_dataclasses_have_the_same_names_and_defaults():
+    tree = config.flat(settings().to_dict())
+    assert set(tree) == set(config.names())
+    cfg = config.from_dict(settings())
+    sizes = config.SIZES["nano"]._asdict()  # of `model`, in place of its dataclass's
+    assert cfg.model == dataclasses.replace(type(cfg.model)(), **sizes)
+    cfg = dataclasses.replace(cfg, model=type(cfg.model)())
+    for section in (f.name for f in dataclasses.fields(cfg)):
+        group = getattr(cfg, section)
+        if dataclasses.is_dataclass(group):
+            assert group == type(group)(), section
+
+
+def test_every_number_has_a_range():
+    numbers = {n for n, hint in config.names().items() if hint not in (str, bool)}
+    assert numbers == set(config.RANGES)
+
+
+@pytest.mark.parametrize("size", config.SIZES)
+def test_a_preset_fills_what_is_not_given(size):
+    model = config.from_dict(changed(model__size=size, model__units=24)).model
+    preset = config.SIZES[size]
+    assert (model.deter, model.classes, model.depth) == (preset.deter, preset.classes, preset.depth)
+    assert model.units == 24
+
+
+@pytest.mark.parametrize("name", ["deepsea/20", "gymnax/CartPole-v1"])
+def test_the_name_of_an_environment_may_carry_an_argument(name):
+    assert config.from_dict(changed(env__name=name)).env.name == name
+
+
+def test_placeholders_of_a_config_file_are_not_linked():
+    tree = settings()
+    tree.model.deter = 64
+    assert config.from_dict(tree).model.hidden == config.SIZES["nano"].hidden
+
+
+def test_an_unknown_name_is_answered_with_the_closest_one():
+    tree = changed()
+    tree["replay"]["bach"] = 3
+    with pytest.raises(
+        ConfigError, match=r"replay.bach is not a setting. Did you mean replay.batch"
+    ):
+        config.from_dict(tree)
+
+
+def test_a_missing_setting_is_named():
+    tree = changed()
+    del tree["mesh"]
+    with pytest.raises(ConfigError, match="mesh is missing"):
+        config.from_dict(tree)
+
+
+def test_an_int_is_a_float_but_a_bool_is_no_int():
+    assert config.from_dict(changed(behaviour__lam=1)).behaviour.lam == 1.0
+    assert "replay.batch=True is not a whole number" in message(replay__batch=True)
+    assert "replay.batch=16.0 is not a whole number" in message(replay__batch=16.0)
+
+
+BAD = [
+    (dict(optimizer__model_lr=float("nan")), "optimizer.model_lr=nan is not above 0"),
+    (dict(optimizer__model_lr=float("inf")), "optimizer.model_lr=inf is not above 0"),
+    (dict(optimizer__member_lr=-1e-4), "optimizer.member_lr=-0.0001 is not above 0"),
+    (dict(behaviour__discount=1.0), "behaviour.discount=1.0 is not at least 0 and below 1"),
+    (dict(model__classes=300), "model.classes=300 is not at least 2 and at most 256"),
+    (dict(behaviour__mode="taks"), "Did you mean task?"),
+    (dict(curiosity__novelty="jsdd"), "Did you mean jsd?"),
+    (dict(model__size="13m"), "model.size=13m is none of nano, 1m"),
+    (dict(env__name="feedr"), "env.name=feedr is not an environment; did you mean feeder?"),
+    (dict(env__name="deepsea/1"), "env.name=deepsea/1: size=1 must be 2 to 100"),
+    (dict(env__name="gymnax/CartPole-v2"), "did you mean gymnax/CartPole-v1?"),
+    (dict(dream__horizons=8), "dream.horizons=8 is not a tuple"),
+    (dict(dream__horizons=(8, 12)), "Use --config.dream.horizons=8,16."),
+    (dict(dream__horizons=(16, 8)), "dream.horizons=16,8 is not ascending"),
+    (dict(dream__horizons=()), "dream.horizons= has length 0, not 1"),
+    (dict(behaviour__percentiles=(95, 5)), "percentiles=95.0,5.0 is not ascending"),
+    (dict(behaviour__percentiles=(5, 101)), "percentiles=101.0 is not at least 0 and at most 100"),
+    (dict(behaviour__percentiles=(5, 50, 95)), "has length 3, not 2"),
+    (dict(dream__starts=100), "is not a multiple of replay.batch=16"),
+    (dict(dream__starts=16 * 33), "replay.batch x replay.length = 512"),
+    (dict(run__prefill=32), "below replay.length + 1 = 33"),
+    (dict(run__prefill=65), "multiple of run.collect_steps=2"),
+    (dict(run__prefill=5000), "above replay.slots=4096"),
+    (dict(replay__slots=4097), "multiple of run.collect_steps=2"),
+    (dict(replay__frontier=10), "replay.frontier=10"),
+    (dict(curiosity__slow_rate=0.2), "curiosity.fast_rate=0.1"),
+    (dict(curiosity__hysteresis=0.4), "curiosity.hysteresis=0.4 is not below 1 / 3"),
+    (dict(model__deter=100), "model.deter=100 is not a multiple of model.blocks=8"),
+    (dict(model__bins=254), "Use --config.model.bins=255."),
+    (dict(precision__param="float64"), "both are float64, or none"),
+    (dict(run__profile=(5, 3)), "Use --config.run.profile=3,5."),
+    (dict(replay__batch=24, dream__starts=24), "2 x 8 devices"),
+    (dict(env__num_envs=20), "env.num_envs=20 is not a multiple of 8 devices"),
+    (dict(mesh=3), "mesh=3 is a group of settings"),
+    (dict(mesh__ensemble=0), "mesh.ensemble=0 leaves no device"),
+    (dict(seed=-1), "seed=-1"),
+]
+
+
+@pytest.mark.parametrize(("values", "part"), BAD, ids=[part[:40] for _, part in BAD])
+def test_what_cannot_be_is_refused_in_one_line(values, part):
+    text = message(**values)
+    assert part in text
+    assert "\n" not in text
+    assert "'" not in text
+
+
+def test_what_a_message_tells_to_type_is_accepted():
+    text = message(dream__starts=100)
+    value = int(text.rstrip(".").split("=")[-1])
+    assert config.from_dict(changed(dream__starts=value)).dream.starts == value
+
+
+@pytest.mark.parametrize(
+    ("data", "ensemble", "shape"),
+    [(-1, 1, (8, 1)), (-1, 4, (2, 4)), (2, -1, (2, 4)), (8, 1, (8, 1))],
+)
+def test_minus_one_stands_for_the_rest_of_the_devices(data, ensemble, shape):
+    cfg = config.from_dict(changed(mesh__data=data, mesh__ensemble=ensemble))
+    assert config.resolve_mesh(cfg, 8) == shape
+
+
+def test_a_mesh_that_does_not_fit_names_those_that_do():
+    assert message(mesh__ensemble=3) == (
+        "mesh.ensemble=3 does not divide 8 devices (data x ensemble must be the device count). "
+        "Use --mesh=-1,1, -1,2, -1,4 or -1,8."
+    )
+    assert message(mesh__data=3).startswith("mesh=3,1 is not 8 devices")
+    assert message(mesh__ensemble=-1).startswith("mesh=-1,-1 leaves both axes open")
+
+
+def test_the_replay_ratio_is_replayed_steps_per_collected_step():
+    assert config.from_dict(settings("dreamerv3")).replay_ratio == 32

@@ -1,0 +1,134 @@
+"""The replay as a TPU compiles it: in place, without a copy of the rings and without collectives.
+
+Run as a script, this file compiles the replay's share of a training call at the sizes of v4_8 with
+libtpu (no TPU needed) and prints what the compiler says as one line of JSON.
+"""
+
+import importlib.util
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import NamedSharding
+
+from dtc.core import mesh
+from dtc.core.types import Latent, Row
+from dtc.data import replay
+
+NUM_ENVS, COLLECT, CALLS, UPDATES = 1024, 16, 2, 2
+CFG = replay.ReplayConfig(slots=4096, batch=256, length=64, frontier=1024)
+COLLECTIVE = r"all-reduce|all-gather|all-to-all|reduce-scatter|collective-\w+"
+WITHOUT_TPU = dict(  # libtpu asks neither a metadata server nor the lock of a real chip
+    JAX_PLATFORMS="cpu",
+    TPU_SKIP_MDS_QUERY="1",
+    TPU_ACCELERATOR_TYPE="v4-8",
+    TPU_WORKER_HOSTNAMES="localhost",
+    ALLOW_MULTIPLE_LIBTPU_LOAD="1",
+)
+
+
+def example() -> tuple[Row, Latent]:
+    """A Feeder row (128 words) and a latent of deter 1024, 32 groups (640 words)."""
+    struct = jax.ShapeDtypeStruct
+    sizes = dict(grid=256, inventory=8, position=2)
+    obs = {name: struct((size,), jnp.uint8) for name, size in sizes.items()}
+    reward, flag, action = (struct((), t) for t in (jnp.float32, jnp.bool_, jnp.int32))
+    latent = Latent(struct((1024,), jnp.bfloat16), struct((32,), jnp.uint8))
+    return Row(obs, reward, flag, flag, flag, action, action_mask=None), latent
+
+
+def train(root, state, rows_RN, latents_RN, codecs):
+    """The replay's part of a call: per iteration one add, then updates that use all they read."""
+
+    def update(state, step):
+        rows_BT, context_B, index = replay.sample(root, step, state, CFG, codecs)
+        leaves = jax.tree.leaves((rows_BT, context_B))
+        total_B = sum(x.reshape(x.shape[0], -1).astype(jnp.float32).sum(-1) for x in leaves)
+        deter_BTD = jnp.broadcast_to(total_B[:, None, None], (len(total_B), CFG.length, 1024))
+        stoch_BTS = rows_BT.obs["grid"][:, 1:, :32]
+        latents_BT = Latent(deter_BTD.astype(jnp.bfloat16), stoch_BTS)
+        return replay.write_back(state, index, latents_BT, codecs), None
+
+    def iteration(state, steps):
+        state = replay.add(state, rows_RN, latents_RN, CFG, codecs)
+        return jax.lax.scan(update, state, steps)
+
+    steps = jnp.arange(CALLS * UPDATES).reshape(CALLS, UPDATES)
+    return jax.lax.scan(iteration, state, steps)[0]
+
+
+def place(grid, tree, spec, *lead):
+    """ShapeDtypeStructs of `tree` with leading dims, sharded as `spec`."""
+    sharding = NamedSharding(grid, spec)
+    return jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct((*lead, *x.shape), x.dtype, sharding=sharding), tree
+    )
+
+
+def compile_for_v4_8(data: int, ensemble: int):
+    """The compiled `train` on a (data, ensemble) mesh of a v4-8, and bytes of a device's rings."""
+    from jax.experimental import topologies
+
+    topology = topologies.get_topology_desc("v4:2x2x1", "tpu", chip_config_name="megacore")
+    grid = mesh.make_mesh(data, ensemble, topology.devices)
+    row, latent = example()
+    codecs = replay.make_codecs(row, latent, CFG)
+    state = jax.eval_shape(lambda: replay.init(NUM_ENVS, CFG, codecs))
+    specs, time_major = replay.specs(CFG), mesh.SHARDED_TIME_MAJOR
+    args = (
+        place(grid, jax.eval_shape(lambda: jax.random.key(0)), mesh.REPLICATED),
+        jax.tree.map(lambda x, spec: place(grid, x, spec), state, specs),
+        place(grid, row, time_major, COLLECT, NUM_ENVS),
+        place(grid, latent, time_major, COLLECT, NUM_ENVS),
+    )
+    step = jax.shard_map(
+        lambda *args: train(*args, codecs),
+        mesh=grid,
+        in_specs=(mesh.REPLICATED, specs, time_major, time_major),
+        out_specs=specs,
+        check_vma=True,
+    )
+    ring_bytes = 4 * (state.rows.size + state.latents.size) // grid.size
+    return jax.jit(step, donate_argnums=1).lower(*args).compile(), ring_bytes
+
+
+def main() -> None:
+    """Prints bytes a device and the collectives of the compiled program."""
+    compiled, ring_bytes = compile_for_v4_8(data=2, ensemble=2)
+    memory, text = compiled.memory_analysis(), compiled.as_text()
+    figures = dict(
+        rings=ring_bytes,
+        aliased=memory.alias_size_in_bytes,
+        temporaries=memory.temp_size_in_bytes,
+        collectives=sorted(set(re.findall(COLLECTIVE, text))),
+    )
+    print(json.dumps(figures))
+
+
+@pytest.mark.tpu_aot
+def test_a_v4_8_updates_the_rings_in_place_without_collectives():
+    if importlib.util.find_spec("libtpu") is None:
+        pytest.skip("libtpu is not installed; use pip install -e '.[tpu]'.")
+    run = subprocess.run(
+        [sys.executable, __file__],
+        env=os.environ | WITHOUT_TPU | dict(PYTHONPATH=str(pathlib.Path(__file__).parents[2])),
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert run.returncode == 0, run.stderr[-2000:]
+    figures = json.loads(run.stdout.splitlines()[-1])
+    assert figures["rings"] == 4 * 4096 * 256 * (128 + 640)
+    assert figures["aliased"] >= figures["rings"]
+    assert figures["temporaries"] < 0.01 * figures["rings"]
+    assert figures["collectives"] == []
+
+
+if __name__ == "__main__":
+    main()

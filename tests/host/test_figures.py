@@ -1,0 +1,128 @@
+"""Figures: drawn from any part of a run, and what was given is in the picture."""
+
+import numpy as np
+import pytest
+from matplotlib.colors import to_rgb
+from PIL import Image
+
+from dtc.host import figures
+
+METRICS = [
+    "curiosity/novelty",
+    "curiosity/novelty_replay",
+    "curiosity/competence",
+    "curiosity/surprise",
+    "curiosity/boredom",
+    "curiosity/horizon",
+    "latent/kl",
+    "loss/dyn",
+    "latent/posterior_entropy",
+    "latent/prior_entropy",
+    "task/entropy",
+    "explore/entropy",
+    "task/extrinsic/return",
+]
+
+
+def records(num, names=METRICS):
+    """Log steps with smooth metrics, every other one an evaluation."""
+    rng = np.random.default_rng(0)
+    rows = []
+    for i in range(num):
+        rows.append({"env_steps": 100 * i} | {name: rng.random() + 0.1 for name in names})
+        rows.append({"env_steps": 100 * i, "eval/value": i + 1.0, "eval/value_bias": 0.5})
+    return rows
+
+
+def pixels(path):
+    """[height, width, 3] in [0, 1]."""
+    return np.asarray(Image.open(path).convert("RGB"), np.float32) / 255
+
+
+def count(path, color):
+    """Pixels of a color."""
+    return int((np.abs(pixels(path) - to_rgb(color)).max(-1) < 0.02).sum())
+
+
+def draw_curiosity(path, rows):
+    figures.curiosity(path, rows, "title")
+
+
+def draw_model(path, rows):
+    figures.model(path, rows, "title", max_entropy=1.6)
+
+
+@pytest.mark.parametrize("draw", [draw_curiosity, draw_model])
+def test_curves_are_drawn_from_any_prefix_of_a_run(draw, tmp_path):
+    for num in (0, 1, 3):
+        draw(tmp_path / f"{num}.png", records(num))
+        assert pixels(tmp_path / f"{num}.png").min() < 0.3  # text at the least
+
+
+@pytest.mark.parametrize(
+    ("draw", "name", "color"),
+    [
+        (draw_curiosity, "curiosity/novelty", figures.PURPLE),
+        (draw_curiosity, "curiosity/competence", figures.GREEN),
+        (draw_curiosity, "curiosity/surprise", figures.RED),
+        (draw_curiosity, "curiosity/boredom", figures.ORANGE),
+        (draw_curiosity, "curiosity/horizon", figures.BLUE),
+        (draw_model, "latent/kl", figures.BLUE),
+        (draw_model, "latent/prior_entropy", figures.ORANGE),
+        (draw_model, "explore/entropy", figures.ORANGE),
+    ],
+)
+def test_a_metric_is_a_line_of_its_color(draw, name, color, tmp_path):
+    without = [name_ for name_ in METRICS if name_ != name]
+    for label, names in (("with", METRICS), ("without", without)):
+        draw(tmp_path / f"{label}.png", records(9, names))
+    assert count(tmp_path / "with.png", color) > count(tmp_path / "without.png", color) + 300
+
+
+def test_a_metric_that_was_not_finite_leaves_a_gap(tmp_path):
+    broken = [*records(3), {"env_steps": 300, "eval/value": None, "eval/value_bias": None}]
+    draw_model(tmp_path / "gap.png", broken)
+    assert count(tmp_path / "gap.png", figures.BLUE) > 300
+
+
+def test_the_map_shows_each_cell_and_leaves_the_others_grey(tmp_path):
+    visits, novelty = np.zeros((4, 4)), np.full((4, 4), np.nan)
+    figures.grid_map(tmp_path / "empty.png", visits, novelty, "title")
+    assert count(tmp_path / "empty.png", figures.UNSEEN) > 10_000
+    grey = []
+    for seen, known in ((2, 1), (4, 3)):  # cells of 16, with the same scales
+        visits[0, :seen], novelty[0, :known] = np.geomspace(1, 1000, seen), 0.2
+        figures.grid_map(tmp_path / "map.png", visits, novelty, "title")
+        grey.append(count(tmp_path / "map.png", figures.UNSEEN))
+    assert grey[1] / grey[0] == pytest.approx((12 + 13) / (14 + 15), abs=0.01)
+
+
+def test_the_salience_figure_shows_a_change_of_one_token(tmp_path):
+    weights = np.full((20, 5), 0.2)
+    weights[10:] = (0.6, 0.1, 0.1, 0.1, 0.1)
+    figures.salience(tmp_path / "salience.png", weights, "title")
+    image = pixels(tmp_path / "salience.png")
+    height, width = image.shape[:2]
+    row = image[height // 4]  # through the first token
+    before, after = row[width // 4], row[3 * width // 4]
+    np.testing.assert_allclose(after, to_rgb("#fde725"), atol=0.02)  # the largest weight
+    assert np.abs(before - after).max() > 0.3
+
+
+def test_the_error_of_a_class_is_the_probability_of_what_was_not_there():
+    real = np.eye(3)[np.array([[0, 2]])]
+    predicted = np.array([[[0.75, 0.25, 0], [0, 0.1, 0.9]]])
+    np.testing.assert_allclose(figures.error(real, predicted), [[0.25, 0.1]])
+
+
+@pytest.mark.parametrize("groups", [1, 2, 4])
+def test_the_dream_figure_takes_classes(groups, tmp_path):
+    rng = np.random.default_rng(0)
+    real = {"cell": np.eye(7)[rng.integers(7, size=(9, groups))], "vector": rng.random((9, 2))}
+    figures.dream(tmp_path / "dream.png", real, real, rng.random(8), 3, "title")
+    only = {"vector": real["vector"]}
+    figures.dream(tmp_path / "vector.png", only, only, rng.random(8), 3, "title")
+    tall, short = (pixels(tmp_path / f"{n}.png") for n in ("dream", "vector"))
+    assert len(tall) > len(short) + 100
+    darkest = "#084081"  # of the classes that were there
+    assert count(tmp_path / "dream.png", darkest) > 300

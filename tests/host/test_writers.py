@@ -1,0 +1,162 @@
+"""What a run leaves to read."""
+
+import io
+import json
+import math
+
+import numpy as np
+from dtc.configs import base
+from rich.console import Console
+
+from dtc.commands import plot
+from dtc.config import settings as config
+from dtc.host import figures, writers
+from dtc.host.writers import MetricsWriter, Progress, read_metrics
+
+
+def record(update, **metrics):
+    return {"update": update, "env_steps": 100 * update, "seconds": 2.0 * update, **metrics}
+
+
+def written(workdir):
+    return list(read_metrics(workdir / writers.METRICS))
+
+
+def test_a_record_is_on_disk_as_soon_as_it_is_written(tmp_path):
+    writer = MetricsWriter(tmp_path)
+    writer.write(record(5, loss=np.float32(0.1)))
+    assert written(tmp_path)[0]["update"] == 5
+    writer.close()
+
+
+def test_float32_metrics_keep_their_bits(tmp_path):
+    values = np.random.default_rng(0).normal(size=200).astype(np.float32)
+    writer = MetricsWriter(tmp_path)
+    writer.write(record(1, **{f"x{i}": x for i, x in enumerate(values)}))
+    writer.close()
+    (found,) = written(tmp_path)
+    assert all(np.float32(found[f"x{i}"]) == x for i, x in enumerate(values))
+
+
+def test_what_is_not_finite_becomes_null_and_stays_json(tmp_path):
+    writer = MetricsWriter(tmp_path)
+    writer.write(record(1, a=math.nan, b=np.float32(math.inf), c="text"))
+    writer.close()
+    text = (tmp_path / writers.METRICS).read_text()
+    found = json.loads(text, parse_constant=lambda name: 1 / 0)
+    assert (found["a"], found["b"], found["c"]) == (None, None, "text")
+
+
+def test_resuming_takes_out_what_came_after_the_checkpoint(tmp_path):
+    for first, last, resumed in ((1, 5, 0), (4, 6, 3)):
+        writer = MetricsWriter(tmp_path, resumed)
+        for update in range(first, last + 1):
+            writer.write(record(update, run=first))
+        writer.close()
+    assert [r["update"] for r in written(tmp_path)] == [1, 2, 3, 4, 5, 6]
+    assert [r["run"] for r in written(tmp_path)] == [1, 1, 1, 4, 4, 4]
+
+
+def test_a_line_that_a_kill_left_unfinished_is_skipped(tmp_path):
+    writer = MetricsWriter(tmp_path)
+    writer.write(record(1))
+    writer.close()
+    with (tmp_path / writers.METRICS).open("a") as file:
+        file.write('{"update": 2, "env_st')
+    assert [r["update"] for r in written(tmp_path)] == [1]
+    writer = MetricsWriter(tmp_path, 1)
+    writer.write(record(2))
+    writer.close()
+    assert [r["update"] for r in written(tmp_path)] == [1, 2]
+
+
+def test_the_resolved_settings_can_be_read_back(tmp_path):
+    cfg = config.from_dict(base.get_config())
+    writers.write_config(tmp_path / "run", cfg)
+    assert config.from_dict(json.loads((tmp_path / "run/config.json").read_text())) == cfg
+
+
+def progress_text(records, **kwargs):
+    out = io.StringIO()
+    progress = Progress(1000, "env_steps", Console(file=out, width=60, **kwargs))
+    for r in records:
+        progress.update(r)
+    progress.log("evaluated")
+    progress.finish()
+    return out.getvalue()
+
+
+def test_without_a_terminal_each_log_step_is_one_plain_line():
+    metrics = {"collect/return": 9.25, "loss/member": math.nan, "updates/s": 12.0}
+    text = progress_text([record(2, **metrics), record(4, **metrics)])
+    lines = text.splitlines()
+    assert len(lines) == 3
+    assert "\x1b" not in text
+    assert "400/1k env steps" in lines[1]
+    assert "return 9.2" in lines[1]
+    assert "12 updates/s" in lines[1]
+
+
+def test_the_time_left_follows_from_this_process_alone():
+    # A resumed run starts at half: 200 steps in 4 s leave 300 steps, 6 s.
+    assert progress_text([record(5), record(7)]).splitlines()[1].endswith("0:06 left")
+
+
+def test_on_a_terminal_the_line_is_drawn_over():
+    text = progress_text([record(2), record(4)], force_terminal=True)
+    assert "\x1b[" in text
+    assert "evaluated" in text
+
+
+def test_numbers_and_times_are_short():
+    assert [writers.short(x) for x in (7, 12345, 2.5e6, 3e9)] == ["7", "12.3k", "2.5M", "3G"]
+    assert [writers.clock(x) for x in (5, 65, 3725)] == ["0:05", "1:05", "1:02:05"]
+
+
+def test_the_summary_table_holds_a_row_a_figure():
+    out = io.StringIO()
+    table = writers.summary_table("smoke", {"eval/return": 31.23456, "updates": 1200})
+    Console(file=out, width=60).print(table)
+    assert "31.23" in out.getvalue()
+    assert "1200" in out.getvalue()
+
+
+def test_figures_are_drawn_from_any_prefix_of_a_run(tmp_path):
+    metrics = {"collect/return": 1.0, "curiosity/novelty": 0.1, "curiosity/boredom": 0.0}
+    for num in (0, 1, 3):
+        records = [record(i, **metrics, **{"eval/return": 2.0}) for i in range(num)]
+        figures.learning_curve(tmp_path / f"{num}.png", records, {"random": 0.5}, "title")
+        assert (tmp_path / f"{num}.png").stat().st_size > 1000
+
+
+def test_the_dream_figure_takes_grids_and_vectors(tmp_path):
+    rng = np.random.default_rng(0)
+    real = {"view": np.eye(4)[rng.integers(4, size=(9, 3, 3))], "vector": rng.random((9, 5))}
+    figures.dream(tmp_path / "dream.png", real, real, rng.random(8), 3, "title", num_frames=4)
+    assert (tmp_path / "dream.png").stat().st_size > 1000
+
+
+def test_the_error_of_a_cell_is_the_probability_of_what_was_not_there():
+    real = np.eye(2)[np.zeros((1, 1, 1), int)]
+    assert figures.error(real, np.array([0.75, 0.25]).reshape(1, 1, 1, 2)) == 0.25
+
+
+def test_a_certain_cell_has_its_color_and_an_unsure_one_a_mixture():
+    palette = figures.palette_of(np.eye(4)[[0, 1, 2, 2, 3, 3, 3]])
+    assert len(np.unique(palette, axis=0)) == 4
+    np.testing.assert_allclose(figures.to_rgb(np.eye(4), palette), palette)
+    np.testing.assert_allclose(figures.to_rgb(np.full(4, 0.25), palette), palette.mean(0))
+
+
+def test_plot_draws_several_runs_and_writes_their_figures(tmp_path, capsys):
+    for name in "ab":
+        writer = MetricsWriter(tmp_path / name)
+        for i in range(3):
+            writer.write(record(i, **{"eval/return": float(i)}))
+        writer.close()
+    out, figures_json = tmp_path / "curves.png", tmp_path / "curves.json"
+    runs = [str(tmp_path / name) for name in "ab"]
+    assert plot.main([*runs, f"--out={out}", f"--json={figures_json}"]) == 0
+    assert out.stat().st_size > 1000
+    drawn = json.loads(figures_json.read_text())
+    assert drawn[runs[1]] == {"eval/return": [[0.0, 0.0], [100.0, 1.0], [200.0, 2.0]]}

@@ -1,0 +1,132 @@
+"""Evaluation: whole fresh episodes, the same on every mesh, and an open-loop prediction."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dtc.algorithms.curious import agent
+from dtc.core import distributions as dist
+from dtc.data import replay
+from dtc.training import evaluation
+from tests.programs import program_on
+
+CHANGES = {"env__name": "chain", "run__eval_episodes": 3}
+
+
+@pytest.fixture(scope="module")
+def single():
+    """A program on the chain, and its carrier."""
+    program = program_on((1, 1), **CHANGES)
+    return program, program.init(jnp.uint32(0))
+
+
+def test_a_policy_is_paid_for_whole_episodes(single):
+    program, carrier = single
+    found = jax.device_get(program.evaluate(carrier.root, carrier.params, jnp.int32(1)))
+    steps = program.agent.env.spec.max_steps
+    assert found["return"] == found["length"] == steps  # the chain pays 1 a step
+
+
+def test_episodes_that_only_fill_the_mesh_do_not_count(single):
+    program, carrier = single
+    on_four = program_on((2, 2), **CHANGES)
+    found = [
+        jax.device_get(p.references["random"](carrier.root, jnp.int32(1)))
+        for p in (program, on_four)
+    ]
+    assert found[0] == found[1]
+
+
+def test_infos_are_summed_but_fractions_are_last_values():
+    reward = jnp.array([[1.0, 2.0], [3.0, 4.0]])
+    alive = jnp.array([[True, True], [True, False]])
+    info = {"taken": reward, "done_fraction": reward}
+    found = evaluation.summarise(evaluation.Outcome(reward, alive, info), jnp.arange(2), 2)
+    assert found["return"] == 5.0 and found["length"] == 1.5
+    assert found["taken"] == (1 + 3 + 2) / 2
+    assert found["done_fraction"] == (3 + 4) / 2
+
+
+def test_bouncing_is_to_see_again_what_was_seen_two_steps_earlier():
+    cell_TN = jnp.array([[0, 1, 0, 1, 2, 2, 2], [5, 6, 7, 8, 9, 8, 9]]).T
+    alive_TN = jnp.ones((7, 2), bool).at[6, 1].set(False)
+    grid_TN2 = jnp.zeros((7, 2, 2)).at[3, 0].set(1.0)  # something else changed for one step
+    back_TN = evaluation.bouncing({"cell": cell_TN, "grid": grid_TN2}, alive_TN)
+    assert back_TN[:, 0].tolist() == [False, False, True, False, False, False, True]
+    assert back_TN[:, 1].tolist() == [False] * 5 + [True, False]
+
+
+def test_evaluations_are_of_fresh_episodes():
+    program = program_on((1, 1), run__eval_episodes=2)
+    root = jax.random.key(0)
+    returns = {float(program.references["random"](root, jnp.int32(i))["return"]) for i in range(3)}
+    assert len(returns) == 3
+
+
+def test_the_dream_shows_an_episode_and_its_prediction(single):
+    program, carrier = single
+    dream = jax.device_get(program.dream(carrier.root, carrier.params, jnp.int32(2)))
+    steps = program.agent.env.spec.max_steps
+    assert dream.alive.sum() == steps
+    for name, shape in program.agent.trunk.encoded:
+        assert dream.seen[name].shape == dream.predicted[name].shape == (steps, *shape)
+    assert np.isfinite(dream.error).all() and (dream.novelty >= 0).all()
+    assert dream.salience.shape == (steps, program.agent.model.groups + 1)
+    np.testing.assert_allclose(dream.salience.sum(1), 1, rtol=1e-5)
+
+
+def with_value(params, value_bin):
+    """The parameters with a critic that gives every state the value of one bin of its output."""
+    critic = params.behaviour["task"]["critic_extrinsic"]
+    bias = jnp.where(jnp.arange(critic["Dense_0"]["bias"].size) == value_bin, 50.0, -50.0)
+    critic = critic | {"Dense_0": critic["Dense_0"] | {"bias": bias}}
+    task = params.behaviour["task"] | {"critic_extrinsic": critic}
+    return params._replace(behaviour=params.behaviour | {"task": task})
+
+
+@pytest.mark.parametrize("value_bin", [20, 22])
+def test_a_constant_critic_s_bias_on_the_endless_chain_is_known(single, value_bin):
+    program, carrier = single
+    params = with_value(carrier.params, value_bin)
+    found = jax.device_get(program.evaluate(carrier.root, params, jnp.int32(3)))
+    a = program.agent
+    value = dist.twohot_bins(a.model.bins)[value_bin]
+    steps, discount = a.env.spec.max_steps, a.behaviour.discount
+    paid = (1 - discount**steps) / (1 - discount) + discount**steps * value  # truncated
+    np.testing.assert_allclose(found["value"], value, rtol=1e-4)
+    np.testing.assert_allclose(found["value_bias"], value - paid, rtol=1e-4)
+
+
+def test_a_discounted_return_ends_with_the_value_of_the_last_state_where_a_limit_cut_it():
+    reward_TN = jnp.array([[1.0, 1.0, 1.0], [2.0, 2.0, 2.0], [0.0, 4.0, 4.0], [0.0, 0.0, 0.0]])
+    alive_TN = jnp.array([[1, 1, 1], [1, 1, 1], [0, 1, 1], [0, 0, 0]], bool)
+    found = evaluation.discounted_return(
+        evaluation.Outcome(reward_TN, alive_TN, {}),
+        truncated_N=jnp.array([True, True, False]),
+        value_last_N=jnp.full(3, 80.0),
+        discount=0.5,
+    )
+    assert found.tolist() == [1 + 1 + 80 / 4, 1 + 1 + 1 + 80 / 8, 1 + 1 + 1]
+
+
+def test_the_last_state_is_the_one_the_episode_ended_in():
+    alive_TN = jnp.array([[1, 1, 1], [1, 0, 1], [0, 0, 1], [0, 0, 0]], bool)
+    time_TN, id_TN = jnp.indices((4, 3))
+    found = evaluation.last_of({"time": time_TN, "id": id_TN}, alive_TN)
+    assert found["time"].tolist() == [2, 1, 3] and found["id"].tolist() == [0, 1, 2]
+
+
+def test_novelty_of_stored_pairs_is_the_members_disagreement_on_every_mesh(single):
+    program, carrier = single
+    rows, latents = replay.history(carrier.replay, program.agent.codecs)
+    flat = lambda x: x[:2].reshape(-1, *x.shape[2:])  # noqa: E731
+    pairs = jax.tree.map(flat, (latents, rows.action))
+    expected = agent.novelty_fn(program.agent, carrier.params, *map(to_jax, pairs))
+    params = jax.device_get(carrier.params)
+    for p in (program, program_on((2, 1), **CHANGES)):
+        np.testing.assert_allclose(p.novelty(params, *pairs), expected, rtol=1e-5)
+
+
+def to_jax(tree):
+    return jax.tree.map(jnp.asarray, tree)
