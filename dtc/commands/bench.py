@@ -22,6 +22,7 @@ from jax import lax
 
 from dtc.commands import bench_train
 from dtc.core import mesh
+from dtc.core.keys import mesh_key, mesh_keys
 from dtc.core.types import Array, Environment, Key, Purpose, PyTree
 from dtc.envs import catalog, vector
 
@@ -128,7 +129,7 @@ def _ours(name: str, show: Callable[[Environment, PyTree], PyTree]) -> Contender
 
     def init(root: Key, ids_N: Array) -> PyTree:
         state, _ = vector.reset(root, ids_N, env)
-        keys_N = mesh.mesh_keys(root, Purpose.ACT_POLICY, ids_N, 0)
+        keys_N = mesh_keys(root, Purpose.ACT_POLICY, ids_N, 0)
         offset = jax.vmap(lambda key: jax.random.randint(key, (), 0, env.spec.max_steps))
         return state._replace(env=state.env._replace(step_count=offset(keys_N)))
 
@@ -154,7 +155,7 @@ def _gymnax(game: Any, params: Any, show: Callable[[Array], PyTree]) -> Contende
     """A gymnax environment with its own auto-reset, in which every call is an env step."""
 
     def init(root: Key, ids_N: Array) -> PyTree:
-        keys_N = mesh.mesh_keys(root, Purpose.ENV_RESET, ids_N, 0)
+        keys_N = mesh_keys(root, Purpose.ENV_RESET, ids_N, 0)
         return jax.vmap(game.reset, (0, None))(keys_N, params)[1]
 
     def step(root: Key, state: PyTree, action_N: Array, key_N: Key) -> tuple[PyTree, Any]:
@@ -181,7 +182,7 @@ class Race:
 
         def program(carry: PyTree, call: Array, reused: PyTree) -> tuple[PyTree, PyTree]:
             del reused  # donated: its memory takes the outputs
-            key = mesh.mesh_key(root, Purpose.EVAL_POLICY, mesh.global_ids(1)[0], call)
+            key = mesh_key(root, Purpose.EVAL_POLICY, mesh.global_ids(1)[0], call)
             shape = (args.steps, num_local)
             action_key, env_key = jax.random.split(key)
             action_TN = jax.random.bits(action_key, shape) % contender.num_actions
