@@ -1,9 +1,11 @@
-"""Trains an agent: `python launch/main.py --config=FILE --workdir=DIR`; --help lists the flags."""
+"""Trains an agent: `dtc train --config=FILE --workdir=DIR`; --help lists the flags."""
 
+import shlex
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
-from dtc.config import settings as config
+from dtc.config.settings import ConfigError
 from dtc.host import command, devices
 
 
@@ -12,16 +14,20 @@ def main(argv: Sequence[str]) -> int:
     if {"--help", "-h", "--helpfull"} & set(argv):
         print(command.HELP)
         return 0
+    typed = [started_as(), *argv]
     try:
-        wanted = command.parse(argv)
-        cfg, found = devices.start(wanted.cfg, wanted.num_devices, wanted.processes)
-        from dtc.host import loop as run
+        wanted = command.parse(typed)
+        cfg, here = devices.start(wanted.cfg, wanted.num_devices, wanted.processes)
+        from dtc.host import loop  # all of the agent: a wrong command need not wait for it
 
-        return run.run(cfg, wanted.workdir, wanted.resume, found, argv)
-    except config.ConfigError as error:
+        return loop.run(cfg, wanted.workdir, wanted.resume, here, typed)
+    except ConfigError as error:
         print(error, file=sys.stderr)
         return 2
 
 
-if __name__ == "__main__":
-    sys.exit(main(sys.argv))
+def started_as() -> str:
+    """What a person types before the flags: `dtc train`, or `python` and the script."""
+    script = Path(sys.argv[0])
+    is_script = script.suffix == ".py" and script.stem != "__main__"
+    return f"python {shlex.quote(sys.argv[0])}" if is_script else "dtc train"

@@ -64,9 +64,9 @@ def parse(argv: Sequence[str]) -> Command:
 
 
 def to_continue(argv: Sequence[str], workdir: Path) -> str:
-    """The shell command that continues this run."""
+    """The shell command that continues this run; the first of `argv` starts the program."""
     kept = [a for a in argv[1:] if not re.match(r"--?(no)?(resume|workdir)(=|$)", a)]
-    return shlex.join(["python", argv[0], *kept, f"--workdir={workdir}", "--resume"])
+    return f"{argv[0]} {shlex.join([*kept, f'--workdir={workdir}', '--resume'])}"
 
 
 def _take_config(argv: list[str]) -> tuple[Path, list[str]]:

@@ -24,8 +24,9 @@ from jax.experimental import multihost_utils
 
 from dtc.config import settings as config
 from dtc.config.settings import Config
-from dtc.host import checkpoint, command, devices, figures, health, maps, writers
+from dtc.host import checkpoint, command, devices, health, maps, writers
 from dtc.host.devices import Devices
+from dtc.host.figures import curves, episode, heatmaps
 from dtc.host.program import CONTEXT, Program
 from dtc.training import trainer
 from dtc.training.trainer import Carrier, Metrics
@@ -312,11 +313,11 @@ class Run:
         records = list(writers.read_metrics(self.workdir / writers.METRICS))
         title = f"{self.cfg.name}: {self.cfg.env.name}, seed {self.cfg.seed}"
         pictures = self.workdir / "figures"
-        figures.learning_curve(
+        curves.learning_curve(
             pictures / "learning_curve.png", records, self.totals.baselines, title
         )
-        figures.curiosity(pictures / "curiosity.png", records, title)
-        figures.model(pictures / "model.png", records, title, self.watch.limits.action)
+        curves.curiosity(pictures / "curiosity.png", records, title)
+        curves.model(pictures / "model.png", records, title, self.watch.limits.action)
         length = min(int(dream.alive.sum()), SHOWN_STEPS)
         real = {name: np.asarray(x[:length], np.float32) for name, x in dream.seen.items()}
         predicted = {
@@ -324,10 +325,10 @@ class Run:
         }
         title = f"An episode and the model's open-loop prediction after {CONTEXT} steps"
         novelty = np.asarray(dream.novelty[:length], np.float32)
-        figures.dream(pictures / "dream.png", real, predicted, novelty, CONTEXT, title)
+        episode.open_loop(pictures / "dream.png", real, predicted, novelty, CONTEXT, title)
         if dream.salience is not None:
             weights = np.asarray(dream.salience[:length], np.float32)
-            figures.salience(pictures / "salience.png", weights, SALIENCE_TITLE)
+            heatmaps.salience(pictures / "salience.png", weights, SALIENCE_TITLE)
 
     def _draw_map(self, carrier: Carrier) -> None:
         """Visits and novelty by cell, on grid tasks."""
@@ -338,7 +339,7 @@ class Run:
             return
         title = f"{self.cfg.name}: {self.cfg.env.name}, seed {self.cfg.seed}"
         found = maps.of_run(self.program, carrier)
-        figures.grid_map(self.workdir / "figures" / "map.png", *found, title)
+        heatmaps.grid_map(self.workdir / "figures" / "map.png", *found, title)
 
     def _summary(self) -> dict[str, Any]:
         t = self.totals

@@ -28,8 +28,8 @@ def settings(workdir: Path) -> Config:
     path = workdir / "config.json"
     if not path.is_file():
         raise ConfigError(f"--workdir={workdir} holds no config.json. Name a run directory.")
-    found = json.loads(path.read_text())
-    return config.from_dict(found | {"mesh": {"data": -1, "ensemble": 1}, "slice": ""})
+    started_with = json.loads(path.read_text())
+    return config.from_dict(started_with | {"mesh": {"data": -1, "ensemble": 1}, "slice": ""})
 
 
 def restore(workdir: Path, cfg: Config) -> Saved:
@@ -39,5 +39,5 @@ def restore(workdir: Path, cfg: Config) -> Saved:
       ConfigError: there is no checkpoint, or it is of another configuration.
     """
     program = Program(cfg)
-    found = checkpoint.Checkpointer(workdir, cfg).restore_latest(program.checkpoint_shapes())
-    return Saved(program, program.from_checkpoint(found.carrier), found.step)
+    newest = checkpoint.Checkpointer(workdir, cfg).restore_latest(program.checkpoint_shapes())
+    return Saved(program, program.from_checkpoint(newest.carrier), newest.step)

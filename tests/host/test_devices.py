@@ -6,7 +6,7 @@ import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from dtc.commands import train as main
+from dtc.commands import train
 from dtc.config import settings as config
 from dtc.config.settings import ConfigError
 from dtc.core import mesh
@@ -143,7 +143,7 @@ def test_the_default_config_is_local_from_any_directory(monkeypatch, tmp_path):
 def test_a_config_file_elsewhere_may_build_on_the_repositorys(tmp_path):
     file = tmp_path / "mine.py"
     text = "def get_config():\n    c = smoke.get_config()\n    c.seed = 7\n    return c\n"
-    file.write_text("from configs import smoke\n" + text)
+    file.write_text("from dtc.configs import smoke\n" + text)
     assert parse(f"--config={file}").cfg.seed == 7
     assert parse("--config", str(file), "--config.seed=8").cfg.seed == 8
 
@@ -200,16 +200,24 @@ def test_a_run_directory_is_neither_overwritten_nor_resumed_from_nothing(tmp_pat
 
 def test_a_refused_command_leaves_status_2_and_nothing_on_disk(tmp_path, capsys):
     workdir = tmp_path / "run"
-    argv = ["launch/main.py", "--devices=8", "--mesh=3,1", f"--workdir={workdir}"]
-    assert main.main(argv) == 2
+    assert train.main(["--devices=8", "--mesh=3,1", f"--workdir={workdir}"]) == 2
     assert capsys.readouterr().err.startswith("mesh=3,1 is not 8 devices")
     assert not workdir.exists()
 
 
-def test_the_command_to_continue_keeps_the_settings():
-    argv = ["launch/main.py", "--config=configs/smoke.py", "--workdir=a", "--seed=3"]
-    text = command.to_continue(argv, "runs/x y")
+@pytest.mark.parametrize(
+    ("script", "started_as"),
+    [
+        ("launch/main.py", "python launch/main.py"),
+        ("/home/x/venv/bin/dtc", "dtc train"),
+        ("/home/x/dtc/commands/__main__.py", "dtc train"),
+    ],
+)
+def test_the_command_to_continue_keeps_the_settings(monkeypatch, script, started_as):
+    monkeypatch.setattr(train.sys, "argv", [script])
+    typed = [train.started_as(), "--config=configs/smoke.py", "--workdir=a", "--seed=3"]
+    text = command.to_continue(typed, "runs/x y")
     assert text == (
-        "python launch/main.py --config=configs/smoke.py --seed=3 '--workdir=runs/x y' --resume"
+        f"{started_as} --config=configs/smoke.py --seed=3 '--workdir=runs/x y' --resume"
     )
-    assert command.to_continue(text.split(), "b").count("--resume") == 1
+    assert command.to_continue([*typed, "--resume"], "b").count("--resume") == 1
