@@ -7,12 +7,12 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 FLOORS = [  # from the ground up; folders of one line are siblings
+    "config",
     "core",
     "envs data curiosity",
     "world_model behaviour",
     "algorithms",
     "training",
-    "config",
     "host",
     "commands",
 ]

@@ -13,38 +13,12 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from dtc.config.sections import BehaviourConfig
 from dtc.core import distributions as dist
 from dtc.core import mesh, returns
 from dtc.core.nets import Dense, Head, NormAct, Precision, twohot_head
 from dtc.core.numerics import accum, ema, ema_from_start, masked_mean, masked_sum
 from dtc.core.types import Array, EnvSpec, Key, PyTree
-
-MODES = ("task", "explore", "mix")
-
-
-@dataclass(frozen=True)
-class BehaviourConfig:
-    """Actor-critic settings."""
-
-    mode: str = "mix"  # task | explore (reward-free, a task actor learns on the side) | mix
-    layers: int = 3  # of actor and critics
-    pool_units: int = 64  # P, width of a salience token; 0: no pooling
-    discount: float = 1 - 1 / 333  # a step, of extrinsic returns
-    intrinsic_discount: float = 1 - 1 / 333  # of intrinsic returns
-    lam: float = 0.95  # of the lambda-returns
-    entropy: float = 3e-4  # weight of a policy's entropy, nats
-    explore_entropy: float = 0.6  # of the reward-free one's, in units of its mean |advantage|
-    entropy_rate: float = 0.05  # EMA rate of that mean
-    unimix: float = 0.01  # share of the uniform distribution in a categorical policy
-    extrinsic_weight: float = 1.0  # w_e
-    intrinsic_weight: float = 0.1  # w_i
-    extrinsic_floor: float = 1.0  # smallest divisor of the extrinsic advantage
-    intrinsic_floor: float = 0.01  # smallest divisor of the intrinsic advantage
-    return_rate: float = 0.01  # EMA rate of the return percentiles
-    percentiles: tuple[float, float] = (5.0, 95.0)
-    slow_rate: float = 0.02  # EMA rate of the slow critics
-    slow_scale: float = 1.0  # weight of the slow-critic regulariser
-    average_rate: float = 0.1  # EMA rate of the parameters that are evaluated
 
 
 @dataclass(frozen=True)

@@ -66,6 +66,7 @@ def on_slice(wanted: command.Command) -> Config:
     """
     cfg = wanted.cfg
     devices.check_slice(cfg)
+    devices.check_environment(cfg)
     if not cfg.slice:
         raise ConfigError("slice= names no TPU slice to compile for. Use --config.slice=v4-8.")
     num = SLICES[cfg.slice].devices

@@ -7,19 +7,25 @@ import dataclasses
 import difflib
 import itertools
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 
-from dtc.behaviour.actor_critic import BehaviourConfig
-from dtc.core import distributions as dist
-from dtc.core.optimizer import OptimizerConfig
-from dtc.curiosity.intrinsic import NOVELTIES, CuriosityConfig
-from dtc.data.replay import ReplayConfig
-from dtc.envs import catalog
-from dtc.world_model.ensemble import EnsembleConfig
-from dtc.world_model.imagination import DreamConfig
-from dtc.world_model.rssm import RSSMConfig
+from dtc.config.fields import Declared, Range, declared, setting
+from dtc.config.sections import (
+    BehaviourConfig,
+    CuriosityConfig,
+    DreamConfig,
+    EnsembleConfig,
+    EnvConfig,
+    MeshConfig,
+    OptimizerConfig,
+    PrecisionConfig,
+    ReplayConfig,
+    RSSMConfig,
+    RunConfig,
+)
 
 
 class ConfigError(ValueError):
@@ -27,67 +33,23 @@ class ConfigError(ValueError):
 
 
 @dataclass(frozen=True)
-class MeshConfig:
-    """Shape of the mesh; -1 stands for the rest of the devices."""
-
-    data: int = -1
-    ensemble: int = 1  # devices the members are split over
-
-
-@dataclass(frozen=True)
-class PrecisionConfig:
-    """Number formats."""
-
-    compute: str = "auto"  # of matmuls and activations; auto: bfloat16 on TPU and GPU
-    param: str = "float32"  # of parameters, optimiser state and statistics
-
-
-@dataclass(frozen=True)
-class EnvConfig:
-    """What the agent acts in."""
-
-    name: str = "feeder_ego"
-    num_envs: int = 64  # N, over the whole mesh
-
-    def __post_init__(self) -> None:
-        """Raises ValueError for a name that the catalog does not know."""
-        catalog.find(self.name)
-
-
-@dataclass(frozen=True)
-class RunConfig:
-    """Length and intervals of a run."""
-
-    steps: int = 300_000  # environment steps of the run
-    updates: int = 0  # > 0: stop after this many updates instead
-    prefill: int = 64  # rows of each environment collected before the first update
-    collect_steps: int = 2  # R, calls of each environment an iteration
-    updates_per_collect: int = 1  # G, updates an iteration
-    log_every: int = 50  # updates between log lines
-    eval_every: int = 1000  # updates between evaluations
-    checkpoint_every: int = 2000  # updates between checkpoints
-    eval_episodes: int = 32
-    profile: tuple[int, int] = (0, 0)  # first and last update of a profiler trace; (0, 0): none
-
-
-@dataclass(frozen=True)
 class Config:
     """All settings of a run."""
 
-    name: str
-    seed: int
-    slice: str  # TPU slice whose devices are wanted, e.g. v4-8; "": whatever is there
-    mesh: MeshConfig
-    precision: PrecisionConfig
-    env: EnvConfig
-    replay: ReplayConfig
-    model: RSSMConfig
-    ensemble: EnsembleConfig
-    curiosity: CuriosityConfig
-    dream: DreamConfig
-    behaviour: BehaviourConfig
-    optimizer: OptimizerConfig
-    run: RunConfig
+    name: str = setting("base", help="of the run and its directory")
+    seed: int = setting(0, Range(0, 2**32 - 1), help="of all randomness")
+    slice: str = setting("", help="TPU slice that is wanted, e.g. v4-8; empty: what is there")
+    mesh: MeshConfig = field(default_factory=MeshConfig)
+    precision: PrecisionConfig = field(default_factory=PrecisionConfig)
+    env: EnvConfig = field(default_factory=EnvConfig)
+    replay: ReplayConfig = field(default_factory=ReplayConfig)
+    model: RSSMConfig = field(default_factory=RSSMConfig)
+    ensemble: EnsembleConfig = field(default_factory=EnsembleConfig)
+    curiosity: CuriosityConfig = field(default_factory=CuriosityConfig)
+    dream: DreamConfig = field(default_factory=DreamConfig)
+    behaviour: BehaviourConfig = field(default_factory=BehaviourConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    run: RunConfig = field(default_factory=RunConfig)
 
     @property
     def replay_ratio(self) -> float:
@@ -96,147 +58,7 @@ class Config:
         return replayed / (self.env.num_envs * self.run.collect_steps)
 
 
-class Size(NamedTuple):
-    """A size preset: the fields of `model` that are None come from it."""
-
-    deter: int
-    groups: int
-    classes: int
-    hidden: int
-    units: int
-    depth: int
-
-
-SIZES = {
-    "nano": Size(128, 16, 16, 64, 128, 16),
-    "1m": Size(512, 32, 4, 64, 64, 4),
-    "12m": Size(2048, 32, 16, 256, 256, 16),
-    "25m": Size(3072, 32, 24, 384, 384, 24),
-    "50m": Size(4096, 32, 32, 512, 512, 32),
-    "100m": Size(6144, 32, 48, 768, 768, 48),
-    "200m": Size(8192, 32, 64, 1024, 1024, 64),
-    "400m": Size(12288, 32, 96, 1536, 1536, 96),
-}
-
-CHOICES = {
-    "precision.compute": ("auto", "bfloat16", "float32", "float64"),
-    "precision.param": ("float32", "float64"),
-    "model.size": tuple(SIZES),
-    "model.code_gradient": tuple(dist.CODE_GRADIENTS),
-    "curiosity.novelty": NOVELTIES,
-    "behaviour.mode": ("task", "explore", "mix"),
-}
-
-
 NOUNS = {int: "a whole number", float: "a number", bool: "True or False", str: "a word"}
-
-
-class Range(NamedTuple):
-    """The values a number may have; infinite ends are open."""
-
-    low: float
-    high: float = math.inf
-    open_low: bool = False
-    open_high: bool = False
-
-    def __contains__(self, x: object) -> bool:
-        assert isinstance(x, int | float)
-        above = self.low < x if self.open_low else self.low <= x
-        return above and (x < self.high if self.open_high else x <= self.high)
-
-    def __str__(self) -> str:
-        low = f"{'above' if self.open_low else 'at least'} {self.low:.10g}"
-        high = f"{'below' if self.open_high else 'at most'} {self.high:.10g}"
-        return low if self.high == math.inf else f"{low} and {high}"
-
-
-COUNT, NATURAL, POSITIVE = Range(1), Range(0), Range(0, open_low=True)
-SHARE, RATE = Range(0, 1), Range(0, 1, open_low=True)
-BELOW_ONE = Range(0, 1, open_high=True)
-
-RANGES = {  # every number of the configuration, elements of tuples alike
-    "seed": Range(0, 2**32 - 1),
-    "mesh.data": Range(-1),
-    "mesh.ensemble": Range(-1),
-    "env.num_envs": COUNT,
-    "replay.slots": Range(2),
-    "replay.batch": Range(2),
-    "replay.length": Range(2),
-    "replay.frontier": COUNT,
-    "model.deter": COUNT,
-    "model.groups": COUNT,
-    "model.classes": Range(2, 256),  # ids are uint8
-    "model.hidden": COUNT,
-    "model.units": COUNT,
-    "model.depth": COUNT,
-    "model.blocks": COUNT,
-    "model.encoder_layers": COUNT,
-    "model.decoder_layers": COUNT,
-    "model.prior_layers": COUNT,
-    "model.posterior_layers": COUNT,
-    "model.head_layers": COUNT,
-    "model.unimix": BELOW_ONE,
-    "model.dyn_free_nats": NATURAL,
-    "model.rep_free_nats": NATURAL,
-    "model.dyn_scale": NATURAL,
-    "model.rep_scale": NATURAL,
-    "model.value_scale": NATURAL,
-    "model.bins": Range(3),
-    "ensemble.members": NATURAL,
-    "ensemble.data_share": RATE,
-    "curiosity.fast_rate": RATE,
-    "curiosity.slow_rate": RATE,
-    "curiosity.threshold": NATURAL,
-    "curiosity.warmup": NATURAL,
-    "curiosity.boredom_up": SHARE,
-    "curiosity.boredom_down": SHARE,
-    "curiosity.hysteresis": BELOW_ONE,
-    "dream.starts": COUNT,
-    "dream.horizons": COUNT,
-    "dream.chunk": COUNT,
-    "dream.end": BELOW_ONE,
-    "behaviour.layers": COUNT,
-    "behaviour.pool_units": NATURAL,
-    "behaviour.discount": BELOW_ONE,
-    "behaviour.intrinsic_discount": BELOW_ONE,
-    "behaviour.lam": SHARE,
-    "behaviour.entropy": NATURAL,
-    "behaviour.explore_entropy": NATURAL,
-    "behaviour.entropy_rate": RATE,
-    "behaviour.unimix": BELOW_ONE,
-    "behaviour.extrinsic_weight": NATURAL,
-    "behaviour.intrinsic_weight": NATURAL,
-    "behaviour.extrinsic_floor": POSITIVE,
-    "behaviour.intrinsic_floor": POSITIVE,
-    "behaviour.return_rate": RATE,
-    "behaviour.percentiles": Range(0, 100),
-    "behaviour.slow_rate": RATE,
-    "behaviour.slow_scale": NATURAL,
-    "behaviour.average_rate": RATE,
-    "optimizer.model_lr": POSITIVE,
-    "optimizer.member_lr": POSITIVE,
-    "optimizer.actor_lr": POSITIVE,
-    "optimizer.explore_lr": POSITIVE,
-    "optimizer.critic_lr": POSITIVE,
-    "optimizer.warmup": NATURAL,
-    "optimizer.behaviour_warmup": NATURAL,
-    "optimizer.model_decay": NATURAL,
-    "optimizer.agc": POSITIVE,
-    "optimizer.agc_floor": POSITIVE,
-    "optimizer.beta1": BELOW_ONE,
-    "optimizer.beta2": BELOW_ONE,
-    "optimizer.eps": POSITIVE,
-    "run.steps": COUNT,
-    "run.updates": NATURAL,
-    "run.prefill": COUNT,
-    "run.collect_steps": COUNT,
-    "run.updates_per_collect": COUNT,
-    "run.log_every": COUNT,
-    "run.eval_every": COUNT,
-    "run.checkpoint_every": COUNT,
-    "run.eval_episodes": COUNT,
-    "run.profile": NATURAL,
-}
 
 
 def from_dict(settings: Mapping[str, Any]) -> Config:
@@ -246,7 +68,7 @@ def from_dict(settings: Mapping[str, Any]) -> Config:
       ConfigError: unknown or missing name, wrong type, range or length, or settings that do not go
         together. Rules that need the device count are in `on_devices`.
     """
-    cfg = _build(Config, _fill_sizes(_plain(settings)), "")
+    cfg = _build(Config, _plain(settings), "")
     _check_mesh(cfg)
     _check_replay(cfg)
     _check_model(cfg)
@@ -308,18 +130,43 @@ def resolve_mesh(cfg: Config, num_devices: int) -> tuple[int, int]:
     raise ConfigError(f"{problem} ({rule}). Use --mesh={_either(fits)}.")
 
 
-def names(cls: Any = Config, path: str = "") -> dict[str, Any]:
-    """Type of every setting by its dotted name."""
-    types: dict[str, Any] = {}
-    for name, hint in get_type_hints(cls).items():
-        is_group = dataclasses.is_dataclass(hint)
-        types |= names(hint, f"{path}{name}.") if is_group else {path + name: hint}
-    return types
+class Declaration(NamedTuple):
+    """A setting as it is declared."""
+
+    type: Any
+    default: Any
+    rule: Declared
+
+
+@cache
+def declarations() -> dict[str, Declaration]:
+    """Every setting by its dotted name."""
+    return dict(_declarations(Config, ""))
+
+
+def _declarations(cls: Any, path: str) -> Iterator[tuple[str, Declaration]]:
+    hints = get_type_hints(cls)
+    for item in dataclasses.fields(cls):
+        name, hint = path + item.name, hints[item.name]
+        if dataclasses.is_dataclass(hint):
+            yield from _declarations(hint, f"{name}.")
+        else:
+            yield name, Declaration(hint, item.default, declared(item))
+
+
+def defaults() -> dict[str, Any]:
+    """The declared defaults as nested dicts; None: from the preset `model.size`."""
+    tree: dict[str, Any] = {}
+    for name, found in declarations().items():
+        *section, leaf = name.split(".")
+        group = tree.setdefault(section[0], {}) if section else tree
+        group[leaf] = found.default
+    return tree
 
 
 def wrong_type(name: str, value: Any) -> ConfigError:
     """The error of a value that is no number, word or tuple where one is needed."""
-    noun = NOUNS.get(names()[name], "a tuple of numbers")
+    noun = NOUNS.get(declarations()[name].type, "a tuple of numbers")
     return ConfigError(f"{name}={show(value)} is not {noun}.{_example(name)}")
 
 
@@ -350,10 +197,7 @@ def _fail(name: str, value: Any, rule: str, use: Any) -> None:
 
 def _example(name: str) -> str:
     """' Use --config.NAME=VALUE.' with the default of the setting."""
-    cls: Any = Config
-    for part in name.split("."):
-        default = getattr(cls, part, None)
-        cls = get_type_hints(cls).get(part)
+    default = declarations()[name].default
     return "" if default is None else f" Use --config.{name}={show(default)}."
 
 
@@ -363,16 +207,6 @@ def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {k: _plain(v) if isinstance(v, Mapping) else v for k, v in tree.items()}
 
 
-def _fill_sizes(tree: dict[str, Any]) -> dict[str, Any]:
-    """The tree with the None fields of `model` taken from the preset `model.size`."""
-    model = tree.get("model")
-    if not isinstance(model, dict):
-        return tree  # refused like every group that is none
-    _check_value("model.size", model.get("size"))
-    preset = SIZES[model["size"]]._asdict()
-    return tree | {"model": model | {k: v for k, v in preset.items() if model.get(k) is None}}
-
-
 def _build(cls: Any, tree: Mapping[str, Any], path: str) -> Any:
     """A dataclass from a dict: names, types, lengths and ranges checked, at any depth."""
     hints = get_type_hints(cls)
@@ -380,14 +214,11 @@ def _build(cls: Any, tree: Mapping[str, Any], path: str) -> Any:
         if name not in hints:
             close = did_you_mean(path + name, [path + h for h in hints])
             raise ConfigError(f"{path + name} is not a setting.{close}")
-    for field in dataclasses.fields(cls):
-        if field.name not in tree and field.default is dataclasses.MISSING:
-            raise ConfigError(f"{path + field.name} is missing. Start from configs/base.py.")
+    for name in hints:
+        if name not in tree:
+            raise ConfigError(f"{path + name} is missing. Start from configs/base.py.")
     values = {name: _convert(path + name, value, hints[name]) for name, value in tree.items()}
-    try:
-        return cls(**values)
-    except ValueError as error:  # the dataclass's own check
-        raise error if isinstance(error, ConfigError) else ConfigError(str(error)) from error
+    return cls(**values)
 
 
 def _convert(name: str, value: Any, hint: Any) -> Any:
@@ -398,6 +229,8 @@ def _convert(name: str, value: Any, hint: Any) -> Any:
         return _build(hint, value, f"{name}.")
     if get_origin(hint) is tuple:
         return _convert_tuple(name, value, get_args(hint))
+    if value is None and declarations()[name].default is None:
+        return None
     if hint is float and type(value) is int:
         value = float(value)
     if type(value) is not hint:
@@ -420,12 +253,12 @@ def _convert_tuple(name: str, value: Any, hints: tuple[Any, ...]) -> tuple[Any, 
 
 def _check_value(name: str, value: Any) -> None:
     """Refuses a word that is no choice and a number outside its range (NaN is outside of all)."""
-    choices = CHOICES.get(name)
+    allowed, choices = declarations()[name].rule[:2]
     if choices and value not in choices:
         close = did_you_mean(value, choices)
         raise ConfigError(f"{name}={value} is none of {', '.join(choices)}.{close}")
-    if name in RANGES and not (math.isfinite(value) and value in RANGES[name]):
-        raise ConfigError(f"{name}={value} is not {RANGES[name]}.{_example(name)}")
+    if allowed and not (math.isfinite(value) and value in allowed):
+        raise ConfigError(f"{name}={value} is not {allowed}.{_example(name)}")
 
 
 def _get(cfg: Config, name: str) -> Any:

@@ -4,59 +4,15 @@ Scale-invariant in the gradient, so a wrong factor in front of a loss does not s
 learned: tests compare raw gradients.
 """
 
-import math
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
+from dtc.config.sections import OptimizerConfig
 from dtc.core.numerics import l2_norm
 from dtc.core.types import Array, PyTree
-
-
-@dataclass(frozen=True)
-class OptimizerConfig:
-    """Settings of the optimisers; the learning rates are at full warm-up."""
-
-    model_lr: float = 3e-4  # trunk
-    member_lr: float = 3e-4  # transition members
-    actor_lr: float = 3e-4
-    explore_lr: float = 3e-4  # of the reward-free actor: what is new to it changes as it learns
-    critic_lr: float = 3e-4  # of critics and salience
-    warmup: int = 100  # updates of linear warm-up of trunk and members, 0: none
-    behaviour_warmup: int = 1000  # the same of actors and critics: longer, see BUILD.md
-    model_decay: int = 0  # updates after which the trunk's rate falls as 1/sqrt(update), 0: never
-    agc: float = 0.3  # largest gradient norm of a tensor, in norms of that tensor
-    agc_floor: float = 1e-3  # least norm a tensor is taken to have: tensors that start at 0 learn
-    beta1: float = 0.9  # decay of the mean of the scaled gradients
-    beta2: float = 0.999  # decay of the mean of the squared gradients
-    eps: float = 1e-20  # added to the mean square, so gradients below its root are not scaled up
-
-    def __post_init__(self) -> None:
-        for name in (
-            "model_lr",
-            "member_lr",
-            "actor_lr",
-            "explore_lr",
-            "critic_lr",
-            "agc",
-            "agc_floor",
-            "eps",
-        ):
-            value = getattr(self, name)
-            if not 0 < value < math.inf:
-                raise ValueError(f"optimizer.{name}={value} must be positive and finite.")
-        for name in ("beta1", "beta2"):
-            value = getattr(self, name)
-            if not 0 <= value < 1:
-                raise ValueError(f"optimizer.{name}={value} must lie in [0, 1), e.g. 0.9.")
-        for name in ("warmup", "behaviour_warmup", "model_decay"):
-            if getattr(self, name) < 0:
-                raise ValueError(
-                    f"optimizer.{name}={getattr(self, name)} must not be negative. Use 0 for none."
-                )
 
 
 class OptimizerInfo(NamedTuple):

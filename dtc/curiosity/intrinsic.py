@@ -1,42 +1,13 @@
 """Curiosity: novelty of a transition, dual-timescale competence, boredom and the dream horizon."""
 
 import math
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import jax.numpy as jnp
 
+from dtc.config.sections import CuriosityConfig
 from dtc.core.numerics import accum, ema_from_start, variance
 from dtc.core.types import Array
-
-NOVELTIES = ("jsd", "anova", "seed", "error", "rnd")
-
-
-@dataclass(frozen=True)
-class CuriosityConfig:
-    """What counts as new, and how fast it becomes boring."""
-
-    novelty: str = "jsd"  # jsd | anova | seed | error | rnd
-    fast_rate: float = 0.1  # EMA rate of C_fast, an update
-    slow_rate: float = 0.005  # EMA rate of C_slow, an update
-    threshold: float = 0.05  # competence or surprise below this share of C_slow is boring
-    warmup: int = 200  # first updates, in which boredom is frozen
-    boredom_up: float = 1 / 2000  # an update
-    boredom_down: float = 1 / 200  # an update
-    hysteresis: float = 0.05  # boredom beyond an edge at which the horizon changes
-
-    def __post_init__(self) -> None:
-        if self.novelty not in NOVELTIES:
-            raise ValueError(f"curiosity.novelty={self.novelty} is none of {', '.join(NOVELTIES)}.")
-        if not 0 < self.slow_rate < self.fast_rate <= 1:
-            raise ValueError(
-                f"curiosity.slow_rate={self.slow_rate} must lie between 0 and "
-                f"curiosity.fast_rate={self.fast_rate}, which is at most 1. Use 0.005 and 0.1."
-            )
-        for name in ("threshold", "warmup", "boredom_up", "boredom_down", "hysteresis"):
-            value = getattr(self, name)
-            if not 0 <= value < math.inf:
-                raise ValueError(f"curiosity.{name}={value} must be finite and not negative.")
 
 
 class CuriosityState(NamedTuple):

@@ -16,38 +16,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from dtc.config.sections import ReplayConfig
 from dtc.core import mesh
 from dtc.core.types import Array, Key, Latent, Purpose, PyTree, Row
 
 LANES = 128  # 32-bit words of a TPU vector register row: narrower arrays are padded to it in HBM
 HISTORY_CHUNK = 1024  # slots unpacked at a time: the device needs room for as many rows
-
-
-@dataclass(frozen=True)
-class ReplayConfig:
-    """Size of the ring and of what an update reads from it."""
-
-    slots: int = 4096  # M, rows of each environment
-    batch: int = 16  # B, sequences of an update, over the whole mesh
-    length: int = 32  # T, rows of a sequence (one more is read before them as context)
-    frontier: int = 1024  # F, newest rows the frontier half samples from; >= slots: all of them
-    latents: bool = True  # second ring with the acting-time latents
-
-    def __post_init__(self) -> None:
-        """Raises ValueError for sizes that leave no window to sample."""
-        if self.length < 1:
-            raise ValueError(f"replay.length={self.length} must be positive; use replay.length=32.")
-        if self.batch < 2 or self.batch % 2:
-            raise ValueError(
-                f"replay.batch={self.batch} must be even and positive (one half is frontier, one "
-                f"episodic); use replay.batch={max(2, self.batch + 1)}."
-            )
-        for name, rows in (("slots", self.slots), ("frontier", self.frontier)):
-            if rows <= self.length:
-                raise ValueError(
-                    f"replay.{name}={rows} must exceed replay.length={self.length} (a window is "
-                    f"a sequence and one row before it); use replay.{name}={2 * self.length}."
-                )
 
 
 class ReplayState(NamedTuple):

@@ -102,9 +102,9 @@ def _load(path: Path) -> ml_collections.ConfigDict:
 
 def _define(settings: ml_collections.ConfigDict, argv: list[str]) -> flags.FlagValues:
     """The flags, in a set of their own: none of absl's, and parsing twice is no error."""
-    unknown = [n for n in _settings(argv) if n not in config.names()]
+    unknown = [n for n in _settings(argv) if n not in config.declarations()]
     if unknown:
-        known = [f"--config.{name}" for name in config.names()]
+        known = [f"--config.{name}" for name in config.declarations()]
         name = f"--config.{unknown[0]}"
         raise ConfigError(f"{name} is not a setting.{did_you_mean(name, known)}")
     values = flags.FlagValues()

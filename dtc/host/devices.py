@@ -17,6 +17,7 @@ import jax
 from dtc.config import settings as config
 from dtc.config.settings import Config, ConfigError, did_you_mean
 from dtc.core.types import PyTree
+from dtc.envs import catalog
 
 GIB = 2**30
 
@@ -88,9 +89,11 @@ def start(cfg: Config, num_wanted: int, processes: Processes) -> tuple[Config, D
       num_wanted: the flag --devices, 0 where it is not given.
 
     Raises:
-      ConfigError: the mesh or a size does not fit the number of devices. No simulation starts then.
+      ConfigError: there is no such environment, or the mesh or a size does not fit the number of
+        devices. No simulation starts then.
     """
     check_slice(cfg)
+    check_environment(cfg)
     if visible_accelerator():
         _connect(processes, is_pod=cfg.slice != "" and SLICES[cfg.slice].hosts > 1)
         found = jax.devices()
@@ -142,6 +145,14 @@ def check_slice(cfg: Config) -> None:
     if cfg.slice and cfg.slice not in SLICES:
         close = did_you_mean(cfg.slice, SLICES)
         raise ConfigError(f"slice={cfg.slice} is none of {', '.join(SLICES)}.{close}")
+
+
+def check_environment(cfg: Config) -> None:
+    """Refuses the name of an environment that is none."""
+    try:
+        catalog.find(cfg.env.name)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
 
 
 def _connect(processes: Processes, is_pod: bool) -> None:

@@ -7,28 +7,20 @@ function sees this device's members and its share of the data, which it gathers 
 
 import functools
 import operator
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from dtc.config.sections import EnsembleConfig, RSSMConfig
 from dtc.core import distributions as dist
 from dtc.core import mesh
 from dtc.core.nets import Precision
 from dtc.core.numerics import accum, masked_sum, variance
 from dtc.core.types import Array, Key, Latent, Purpose, PyTree
 from dtc.curiosity import intrinsic
-from dtc.world_model.rssm import Core, Prior, RSSMConfig, one_hot
-
-
-@dataclass(frozen=True)
-class EnsembleConfig:
-    """The world-model members."""
-
-    members: int = 5  # K real ones; padded with ghosts where the mesh axis does not divide them
-    data_share: float = 1.0  # share of the sequences each member learns from, drawn anew an update
+from dtc.world_model.rssm import Core, Prior, one_hot
 
 
 class Member(nn.Module):

@@ -6,30 +6,15 @@ proportion to the horizon: chunks beyond it are never run.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
+from dtc.config.sections import DreamConfig
 from dtc.core import mesh
 from dtc.core.types import Array, Key, Latent, Purpose, PyTree
-
-
-@dataclass(frozen=True)
-class DreamConfig:
-    """Size of the dreams of one update."""
-
-    starts: int = 128  # global number of posterior states dreamed from
-    horizons: tuple[int, ...] = (8, 16, 32)  # buckets, ascending, multiples of chunk
-    chunk: int = 8  # steps computed together
-    end: float = 0.8  # a state that continues with a smaller chance ends its dream
-
-    @property
-    def longest(self) -> int:
-        """Steps the buffers hold."""
-        return self.horizons[-1]
 
 
 class Dreamed(NamedTuple):

@@ -13,7 +13,6 @@ parameters, `scales`, have no gradient, and are averaged over the mesh with the 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import flax.linen as nn
@@ -21,6 +20,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from dtc.config.sections import RSSMConfig
 from dtc.core import distributions as dist
 from dtc.core.nets import (
     MLP,
@@ -36,36 +36,6 @@ from dtc.core.nets import (
 )
 from dtc.core.numerics import accum, ema_from_start, symexp, symlog
 from dtc.core.types import Array, EnvSpec, Latent, PyTree, Row
-
-
-@dataclass(frozen=True)
-class RSSMConfig:
-    """Sizes and loss scales of the trunk; each member's core and prior have the same sizes."""
-
-    size: str = "nano"  # preset of the six sizes below, where those are not given
-    deter: int = 256  # D, width of the deterministic state
-    groups: int = 16  # S, categorical latents
-    classes: int = 16  # C, classes of each
-    hidden: int = 128  # width inside core, prior and posterior
-    units: int = 128  # width of encoder, decoder, heads, actor and critics
-    depth: int = 16  # channels of the grid convolution
-    blocks: int = 8  # diagonal blocks of the GRU
-    encoder_layers: int = 3
-    decoder_layers: int = 3
-    prior_layers: int = 2
-    posterior_layers: int = 1
-    head_layers: int = 1  # reward, continue and mask heads
-    unimix: float = 0.01  # share of the uniform distribution in every categorical
-    code_gradient: str = "straight_through"  # through the draw of z: straight_through | reinmax
-    dyn_free_nats: float = 1.0  # KL below this many nats trains no prior
-    rep_free_nats: float = 1.0  # and no posterior
-    dyn_scale: float = 1.0  # KL that trains the prior
-    rep_scale: float = 0.1  # KL that trains the posterior
-    value_scale: float = 0.3  # replay-value loss
-    value_grad: bool = True  # the replay-value loss shapes the trunk
-    standardise: bool = True  # vector observations, by running moments; DreamerV3 does not
-    bins: int = 255  # of the two-hot distributions
-
 
 SCALE_RATE = 1e-3  # EMA rate of the moments, an update; faster at the start
 MIN_STD = 1e-3  # of a dim of an observation: a constant one stays finite

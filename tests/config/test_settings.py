@@ -1,6 +1,5 @@
 """Settings: every preset is possible, every mistake is one sentence that says what to type."""
 
-import dataclasses
 import importlib
 import json
 from pathlib import Path
@@ -8,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from dtc.config import settings as config
+from dtc.config.sections import SIZES
 from dtc.config.settings import ConfigError
 
 CONFIGS = sorted(p.stem for p in Path(__file__).parents[2].glob("configs/[!_]*.py"))
@@ -65,41 +65,28 @@ def test_smoke_runs_on_any_of_the_test_meshes(num_devices):
     config.on_devices(config.from_dict(settings("smoke")), num_devices)
 
 
-def test_the_base_config_and_the_dataclasses_have_the_same_names_and_defaults():
-    tree = config.flat(settings().to_dict())
-    assert set(tree) == set(config.names())
-    cfg = config.from_dict(settings())
-    sizes = config.SIZES["nano"]._asdict()  # of `model`, in place of its dataclass's
-    assert cfg.model == dataclasses.replace(type(cfg.model)(), **sizes)
-    cfg = dataclasses.replace(cfg, model=type(cfg.model)())
-    for section in (f.name for f in dataclasses.fields(cfg)):
-        group = getattr(cfg, section)
-        if dataclasses.is_dataclass(group):
-            assert group == type(group)(), section
+def test_the_base_config_has_the_declared_defaults():
+    assert config.from_dict(settings()) == config.Config()
 
 
-def test_every_number_has_a_range():
-    numbers = {n for n, hint in config.names().items() if hint not in (str, bool)}
-    assert numbers == set(config.RANGES)
+def test_every_number_has_a_range_and_every_setting_a_line_of_help():
+    for name, declared in config.declarations().items():
+        assert (declared.rule.range is None) == (declared.type in (str, bool)), name
+        assert declared.rule.help, name
 
 
-@pytest.mark.parametrize("size", config.SIZES)
+@pytest.mark.parametrize("size", SIZES)
 def test_a_preset_fills_what_is_not_given(size):
     model = config.from_dict(changed(model__size=size, model__units=24)).model
-    preset = config.SIZES[size]
+    preset = SIZES[size]
     assert (model.deter, model.classes, model.depth) == (preset.deter, preset.classes, preset.depth)
     assert model.units == 24
-
-
-@pytest.mark.parametrize("name", ["deepsea/20", "gymnax/CartPole-v1"])
-def test_the_name_of_an_environment_may_carry_an_argument(name):
-    assert config.from_dict(changed(env__name=name)).env.name == name
 
 
 def test_placeholders_of_a_config_file_are_not_linked():
     tree = settings()
     tree.model.deter = 64
-    assert config.from_dict(tree).model.hidden == config.SIZES["nano"].hidden
+    assert config.from_dict(tree).model.hidden == SIZES["nano"].hidden
 
 
 def test_an_unknown_name_is_answered_with_the_closest_one():
@@ -133,9 +120,6 @@ BAD = [
     (dict(behaviour__mode="taks"), "Did you mean task?"),
     (dict(curiosity__novelty="jsdd"), "Did you mean jsd?"),
     (dict(model__size="13m"), "model.size=13m is none of nano, 1m"),
-    (dict(env__name="feedr"), "env.name=feedr is not an environment; did you mean feeder?"),
-    (dict(env__name="deepsea/1"), "env.name=deepsea/1: size=1 must be 2 to 100"),
-    (dict(env__name="gymnax/CartPole-v2"), "did you mean gymnax/CartPole-v1?"),
     (dict(dream__horizons=8), "dream.horizons=8 is not a tuple"),
     (dict(dream__horizons=(8, 12)), "Use --config.dream.horizons=8,16."),
     (dict(dream__horizons=(16, 8)), "dream.horizons=16,8 is not ascending"),

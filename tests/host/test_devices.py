@@ -53,6 +53,27 @@ def test_an_unknown_slice_is_answered_with_the_closest_one():
         devices.start(cfg, 0, devices.Processes())
 
 
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [
+        ("feedr", "env.name=feedr is not an environment; did you mean feeder?"),
+        ("deepsea/1", "env.name=deepsea/1: size=1 must be 2 to 100"),
+        ("gymnax/CartPole-v2", "did you mean gymnax/CartPole-v1?"),
+    ],
+)
+def test_an_unknown_environment_is_refused_before_devices_start(name, part):
+    cfg = parse(f"--config.env.name={name}").cfg
+    with pytest.raises(ConfigError) as error:
+        devices.start(cfg, 0, devices.Processes())
+    assert part in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["deepsea/20", "gymnax/CartPole-v1"])
+def test_the_name_of_an_environment_may_carry_an_argument(name):
+    devices.check_environment(parse(f"--config.env.name={name}").cfg)
+
+
 def test_no_accelerator_is_seen_where_the_platform_is_the_cpu(monkeypatch):
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     monkeypatch.setattr(devices.glob, "glob", lambda pattern: [pattern])
