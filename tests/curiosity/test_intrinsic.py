@@ -305,21 +305,6 @@ def test_the_state_keeps_its_dtypes():
             assert [x.dtype for x in after] == [x.dtype for x in state]
 
 
-@pytest.mark.parametrize(
-    "setting",
-    [
-        {"novelty": "vae"},
-        {"slow_rate": 0.2},
-        {"fast_rate": 1.5},
-        {"threshold": float("nan")},
-        {"boredom_up": -1.0},
-    ],
-)
-def test_impossible_settings_are_refused_by_name(setting):
-    with pytest.raises(ValueError, match=f"curiosity.{next(iter(setting))}="):
-        CuriosityConfig(**setting)
-
-
 @pytest.mark.parametrize("error", [0.0, 0.3, 11.1, 200.0])
 def test_members_that_learned_an_error_s_code_expect_that_error(error):
     log_p = np.asarray(intrinsic.error_code(jnp.float32(error), S, C))

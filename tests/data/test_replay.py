@@ -376,24 +376,6 @@ def test_in_float64_the_same_windows_are_drawn():
 # Settings.
 
 
-@pytest.mark.parametrize(
-    ("setting", "message"),
-    [
-        (
-            dict(slots=32),
-            r"replay.slots=32 must exceed replay.length=32 .* use replay.slots=64\.",
-        ),
-        (dict(frontier=32), "replay.frontier=32 must exceed replay.length=32 "),
-        (dict(batch=15), r"replay.batch=15 must be even .* use replay.batch=16\."),
-        (dict(batch=0), "replay.batch=0 must be even and positive"),
-        (dict(length=0), "replay.length=0 must be positive"),
-    ],
-)
-def test_an_impossible_size_is_one_sentence(setting, message):
-    with pytest.raises(ValueError, match=message):
-        replay.ReplayConfig(**setting)
-
-
 def test_a_write_that_could_wrap_is_refused():
     time_RN = jnp.zeros((3, N), jnp.int32)
     with pytest.raises(ValueError, match=r"run.collect_steps=3 must divide replay.slots=16"):

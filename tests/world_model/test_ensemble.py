@@ -65,7 +65,7 @@ def learn(params, inputs):
     grads, sums = ensemble.gradients(MEMBER, params, *inputs, CFG, "jsd")
     novelty = {
         kind: ensemble.novelty(MEMBER, params, inputs.data, CFG, kind)
-        for kind in intrinsic.NOVELTIES
+        for kind in ("jsd", "anova", "seed", "error", "rnd")
     }
     total = MemberSums(*mesh.psum((sums.loss, sums.weight), "data"), sums.novelty)
     return Result(mesh.psum(grads, "data"), total, novelty)
