@@ -98,9 +98,7 @@ def targets(
         ret[name] = _returns(rollout, cont, kind, ranges[name], horizon, cfg)
         value_t = jnp.concatenate([rollout.value_0[name][None], rollout.value_tp1[name][:-1]])
         delta = ret[name] - value_t
-        new, mean_delta, percentiles = _follow(
-            ret[name], delta, runs_Hn, ranges[name], update, cfg
-        )
+        new, mean_delta, percentiles = _follow(ret[name], delta, runs_Hn, ranges[name], update, cfg)
         weight = kind.weight * (1.0 - boredom if name == "intrinsic" else 1.0)
         scale = jnp.maximum(kind.floor, new.high - new.low)
         parts[name] = jnp.where(valid_Hn, weight * (delta - mean_delta) / scale, 0.0)

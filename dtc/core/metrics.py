@@ -15,13 +15,13 @@ LEAST = 1e-20  # divisor of a mean that counts nothing
 
 
 class Mean(NamedTuple):
-    """A mean over what counts on all devices: total and count are summed before the division.
+    """A mean over what counts on all devices: total and weight are summed before the division.
 
-    A mean of devices' ratios would be another number wherever their counts differ.
+    A mean of devices' ratios would be another number wherever their weights differ.
     """
 
     total: Array  # []
-    count: Array  # []
+    weight: Array  # []
 
 
 def reduce(metrics: Mapping[str, Array | Mean]) -> Metrics:
@@ -38,5 +38,5 @@ def reduce(metrics: Mapping[str, Array | Mean]) -> Metrics:
 
 
 def divided(mean: Mean) -> Array:
-    """[] total / count, 0 where nothing counts."""
-    return mean.total / jnp.maximum(mean.count, LEAST)
+    """[] total / weight, 0 where nothing counts."""
+    return mean.total / jnp.maximum(mean.weight, LEAST)

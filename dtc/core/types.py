@@ -152,7 +152,7 @@ class Row(NamedTuple):
     action_mask: Array | None = None  # bool [A]
     cost: Array | None = None  # float32 [num_costs], arrived with obs; None where there are none
     proposed: Array | None = None  # the policy's action, where a constraint may execute another
-    extras: PyTree | None = None  # what the algorithm stores besides, log-probabilities for instance
+    extras: PyTree | None = None  # what the algorithm stores besides, e.g. log-probabilities
 
     @property
     def last(self) -> Array:

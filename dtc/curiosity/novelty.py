@@ -61,4 +61,4 @@ def probability_and_entropy(log_p: Array, reference: Array | None) -> tuple[Arra
     return jnp.exp(log_p), dist.categorical_entropy(log_p)
 
 
-JSD = Novelty(probability_and_entropy, lambda sums, num: jsd_novelty(*sums, num))
+JSD = Novelty(probability_and_entropy, lambda sums, num: jsd_novelty(sums[0], sums[1], num))

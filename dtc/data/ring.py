@@ -17,10 +17,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from dtc.config.sections import ReplayConfig
 from dtc.core import mesh
 from dtc.core.types import Array, Key, PyTree, Row
 from dtc.data.codec import Codec
-from dtc.config.sections import ReplayConfig
 
 HISTORY_CHUNK = 1024  # slots unpacked at a time: the device needs room for as many rows
 
@@ -66,7 +66,7 @@ class Sample(NamedTuple):
 
     rows: Row  # [B, T + 1, ...], the first of each is context
     latents: PyTree | None  # [B, ...] stored with the context rows
-    index: SampleIndex
+    sampled: SampleIndex
 
 
 def init(num_envs: int, slots: int, layout: Layout) -> Ring:

@@ -39,7 +39,9 @@ def make_machine(cfg: Config, platform: str) -> Machine:
         updates_per_collect=cfg.run.updates_per_collect,
         slots=cfg.replay.slots,
         has_latents=cfg.replay.latents,
-        algorithm=ALGORITHMS[cfg.algorithm.name](cfg, env.spec, precision(cfg, platform)),
+        algorithm=ALGORITHMS[getattr(getattr(cfg, "algorithm", None), "name", "curious")](
+            cfg, env.spec, precision(cfg, platform)
+        ),
     )
 
 
@@ -48,6 +50,7 @@ class Program:
 
     def __init__(self, cfg: Config, on: Mesh | None = None):
         """Without `on` the mesh is made of the devices of this run."""
+        self.cfg = cfg
         self.mesh = mesh.make_mesh(cfg.mesh.data, cfg.mesh.ensemble) if on is None else on
         m = make_machine(cfg, self.mesh.devices.flat[0].platform)
         num = cfg.run.eval_episodes
@@ -70,9 +73,7 @@ class Program:
             sharding = NamedSharding(self.mesh, spec)
             return jax.tree.map(lambda x: _shaped(x, sharding), tree)
 
-        return jax.tree.map(
-            place, specs(self.machine), shapes, is_leaf=lambda x: isinstance(x, P)
-        )
+        return jax.tree.map(place, specs(self.machine), shapes, is_leaf=lambda x: isinstance(x, P))
 
     def to_checkpoint(self, carrier: Carrier) -> Carrier:
         """The carrier in a form that knows nothing of the mesh."""

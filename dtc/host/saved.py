@@ -8,7 +8,7 @@ from dtc.config import settings as config
 from dtc.config.settings import Config, ConfigError
 from dtc.host import checkpoint
 from dtc.host.program import Program
-from dtc.training.trainer import Carrier
+from dtc.training.carrier import Carrier
 
 
 class Saved(NamedTuple):

@@ -55,9 +55,7 @@ class CollectInfo(NamedTuple):
     ended_length: Array  # [] sum of their lengths
 
 
-def start(
-    root: Key, ids_N: Array, machine: Machine, mode: Mode, calls: Array | int = 0
-) -> Players:
+def start(root: Key, ids_N: Array, machine: Machine, mode: Mode, calls: Array | int = 0) -> Players:
     """Every environment at the start of an episode; `calls` numbers this call."""
     env_state, timestep = vector.reset(root, ids_N, machine.env, mode.vector, calls)
     num = ids_N.shape[0]

@@ -14,7 +14,7 @@ from dtc.core.keys import mesh_keys
 from dtc.core.types import Array, Key, Purpose, PyTree, Row, TimeStep
 from dtc.envs import vector
 from dtc.training import acting
-from dtc.training.acting import EVALUATE, Played, Players
+from dtc.training.acting import EVALUATE, Players
 from dtc.training.algorithm import ActFn
 from dtc.training.carrier import Machine
 
@@ -54,9 +54,7 @@ def run_episode(
     def body(players: Players, _: None) -> tuple[Players, Trace]:
         alive = ~players.episodes.timestep.last
         players, played = acting.play(root, learner, players, act_fn, machine, EVALUATE)
-        return players, Trace(
-            played.row, played.latent, outcome(alive, players.episodes.timestep)
-        )
+        return players, Trace(played.row, played.latent, outcome(alive, players.episodes.timestep))
 
     return lax.scan(body, players, length=max_steps + 1)[1]
 
@@ -80,9 +78,7 @@ def reference_fn(
     return acting.env_action(action, env)
 
 
-def reference_episodes(
-    root: Key, kind: str, ids: Array, index: Array, machine: Machine
-) -> Outcome:
+def reference_episodes(root: Key, kind: str, ids: Array, index: Array, machine: Machine) -> Outcome:
     """Episodes of a reference policy."""
     env, config, max_steps = machine.env, EVALUATE.vector, machine.env.spec.max_steps
     state, timestep = vector.reset(root, ids, env, config, calls=index * (max_steps + 1))

@@ -18,7 +18,7 @@ from jax.sharding import Mesh
 from dtc.core import mesh
 from dtc.core.keys import Draws, mesh_keys
 from dtc.core.metrics import Metrics
-from dtc.core.types import Array, Key, Purpose, PyTree, Row
+from dtc.core.types import Array, Key, PyTree, Row
 from dtc.data import ring
 from dtc.training import acting
 from dtc.training.acting import COLLECT, CollectInfo
@@ -144,7 +144,8 @@ def make_act(machine: Machine, on: Mesh, act_fn: ActFn | None = None) -> Any:
         keys = ActKeys(*(mesh_keys(root, p, ids, call) for p in (COLLECT.state, COLLECT.policy)))
         return act_fn(learner, state, seen, keys)
 
-    same, each, own = mesh.REPLICATED, mesh.SHARDED, machine.algorithm.specs
+    same, own = mesh.REPLICATED, machine.algorithm.specs
+    each: Any = mesh.SHARDED
     inputs = (same, own.learner, own.acting, each, same)
     return mesh.sharded(act, on, inputs, Acted(own.acting, each, each, each))
 
@@ -157,8 +158,10 @@ def make_insert(machine: Machine, on: Mesh) -> Any:
 
 def make_learn(machine: Machine, on: Mesh) -> Any:
     """jit: (carrier, collected or None) -> (carrier, mean metrics); the carrier is donated."""
-    carrier, rows = specs(machine), mesh.SHARDED_TIME_MAJOR
-    inputs = (carrier, Collected(rows, mesh.SHARDED))
+    rows: Any = mesh.SHARDED_TIME_MAJOR
+    after: Any = mesh.SHARDED
+    carrier = specs(machine)
+    inputs = (carrier, Collected(rows, after))
     fn = partial(learn, machine=machine)
     return mesh.sharded(fn, on, inputs, (carrier, mesh.REPLICATED), donate=(0,))
 

@@ -59,7 +59,7 @@ class MemberSums(NamedTuple):
     """What the members' loss leaves behind on this device, unnormalised."""
 
     loss: Array  # [E] sum of KL over what counts, nats
-    count: Array  # [E] how much counts
+    weight: Array  # [E] how many count
     novelty: Array  # [n] of this device's own transitions
 
 
@@ -150,7 +150,7 @@ def gradients(
 ) -> tuple[PyTree, MemberSums]:
     """Gradients [E, ...] of the summed loss of each of this device's members, on all rows' data.
 
-    Sums, not means: the caller adds them over `data` and divides by the summed count. The members
+    Sums, not means: the caller adds them over `data` and divides by the summed weight. The members
     are run one after the other, so that memory holds the activations of one. Where the novelty has
     a reference, they learn it instead of the targets.
 
@@ -173,9 +173,9 @@ def gradients(
         return jax.value_and_grad(loss, has_aux=True)(*x)
 
     (loss_E, log_p), grads = jax.lax.map(one, (params, counts_En))
-    count_E = counts_En.astype(loss_E.dtype).sum(1)
+    weight_E = counts_En.astype(loss_E.dtype).sum(1)
     if num_members <= 1:
         novelty_n = jnp.zeros(batch.counts.shape[0], loss_E.dtype)
     else:
         novelty_n = disagreement(log_p, reference, num_members, novelty)
-    return grads, MemberSums(loss_E, count_E, novelty_n)
+    return grads, MemberSums(loss_E, weight_E, novelty_n)

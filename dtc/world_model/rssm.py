@@ -192,9 +192,7 @@ class Observed(NamedTuple):
 
     def feature(self, precision: Precision) -> Feature:
         """What the heads read, [T, B, ...]."""
-        return Feature(
-            self.deter.astype(precision.compute), self.stoch.astype(precision.compute)
-        )
+        return Feature(self.deter.astype(precision.compute), self.stoch.astype(precision.compute))
 
 
 def make_trunk(cfg: RSSMConfig, spec: EnvSpec, precision: Precision) -> Trunk:

@@ -1,6 +1,5 @@
 """How the curious agent acts: the trunk's posterior of what is seen, then a policy's action."""
 
-
 import jax
 
 from dtc.algorithms.curious.agent import Agent, Learner

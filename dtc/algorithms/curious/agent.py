@@ -11,8 +11,14 @@ from dtc.behaviour import networks, policy
 from dtc.behaviour.networks import Behaviour
 from dtc.behaviour.policy import Policy
 from dtc.behaviour.targets import ReturnRange
-from dtc.config.sections import BehaviourConfig, DreamConfig, OptimizerConfig, ReplayConfig
-from dtc.config.sections import CuriosityConfig, RSSMConfig
+from dtc.config.sections import (
+    BehaviourConfig,
+    CuriosityConfig,
+    DreamConfig,
+    OptimizerConfig,
+    ReplayConfig,
+    RSSMConfig,
+)
 from dtc.core import mesh, normalizer, optimizer
 from dtc.core.keys import mesh_key
 from dtc.core.nets import Precision

@@ -24,14 +24,14 @@ class Batch(NamedTuple):
     previous: Array  # taken before each row, [T, B, A]
     first: Array  # [T, B], True in the first row too when there is no context
     context: Latent  # at row 0, [B, ...]
-    index: SampleIndex
+    sampled: SampleIndex
 
 
 def sample(draws: Draws, learner: Learner, stored: Ring, agent: Agent) -> Batch:
     """This device's share of the update's sequences."""
     ids_B = mesh.global_ids(agent.replay.batch // mesh.num_devices())
     keys_B = draws.keys(Purpose.REPLAY_SAMPLE, ids_B)
-    rows_BT, context, index = ring.sample(stored, keys_B, ids_B, agent.replay)
+    rows_BT, context, sampled = ring.sample(stored, keys_B, ids_B, agent.replay)
     rows = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), rows_BT)
     actions = agent.action_input(rows.action)
     rows = jax.tree.map(lambda x: x[1:], rows)
@@ -41,11 +41,11 @@ def sample(draws: Draws, learner: Learner, stored: Ring, agent: Agent) -> Batch:
         context = latent.zero_latent(first.shape[1], agent.model, agent.precision)
     encoded = rssm.encode_batch(agent.spec, rows.obs, 2)
     obs = normalizer.standardise(learner.normalizer, encoded)
-    return Batch(rows, encoded, obs, actions[1:], actions[:-1], first, context, index)
+    return Batch(rows, encoded, obs, actions[1:], actions[:-1], first, context, sampled)
 
 
 def observe_noise(draws: Draws, batch: Batch, agent: Agent) -> Array:
     """Uniform draws of the posterior, [T, B, S], by global sample id."""
-    keys = draws.keys(Purpose.OBSERVE, batch.index.id)
+    keys = draws.keys(Purpose.OBSERVE, batch.sampled.id)
     shape = (agent.replay.length, agent.model.groups)
     return jnp.swapaxes(jax.vmap(lambda k: jax.random.uniform(k, shape))(keys), 0, 1)

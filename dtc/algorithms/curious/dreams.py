@@ -42,11 +42,11 @@ class Starts(NamedTuple):
 def choose_starts(draws: Draws, seen: Observed, batch: Batch, agent: Agent) -> Starts:
     """`dream.starts` / B states of each sequence, without replacement by the sequence's key."""
     num, length = agent.dream.starts // agent.replay.batch, agent.replay.length
-    keys = draws.keys(Purpose.DREAM_START, batch.index.id)
+    keys = draws.keys(Purpose.DREAM_START, batch.sampled.id)
     t_Bn = jax.vmap(lambda k: jax.random.permutation(k, length)[:num])(keys)
     if num == length:  # all of them, in their order
         t_Bn = mesh.vary(jnp.broadcast_to(jnp.arange(num), t_Bn.shape))
-    ids_Bn = batch.index.id[:, None] * num + jnp.arange(num)[None]
+    ids_Bn = batch.sampled.id[:, None] * num + jnp.arange(num)[None]
     b_Bn = jnp.broadcast_to(jnp.arange(t_Bn.shape[0])[:, None], t_Bn.shape)
 
     def take(x_TB: Array) -> Array:

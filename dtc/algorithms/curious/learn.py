@@ -1,7 +1,7 @@
 """One update of the curious agent.
 
-    sample -> trunk loss -> member loss -> dream -> returns -> actor, critics -> one reduction
-    -> optimisers -> competence, boredom -> write back
+sample -> trunk loss -> member loss -> dream -> returns -> actor, critics -> one reduction
+-> optimisers -> competence, boredom -> write back
 """
 
 from functools import partial
@@ -109,16 +109,16 @@ def gradients(
     scalars["health/finite"] = finite_share((trunk, members, behaviour))
     away = normalizer.deviations(learner.normalizer, batch.encoded)
     local = Gradients(trunk, members, behaviour, away)
-    return reduce_gradients(local, sums.count), UpdateInfo(seen, batch, ranges, scalars)
+    return reduce_gradients(local, sums.weight), UpdateInfo(seen, batch, ranges, scalars)
 
 
-def reduce_gradients(local: Gradients, count_E: Array) -> Gradients:
+def reduce_gradients(local: Gradients, weight_E: Array) -> Gradients:
     """Means over the mesh: over both axes, of members by what counts and over `data` alone."""
     trunk, behaviour, away = mesh.pmean(
         (local.trunk, local.behaviour, local.deviations), *mesh.AXES
     )
-    members, count_E = mesh.psum((local.members, count_E), "data")
-    per_pair = 1.0 / jnp.maximum(count_E, 1.0)
+    members, weight_E = mesh.psum((local.members, weight_E), "data")
+    per_pair = 1.0 / jnp.maximum(weight_E, 1.0)
     members = jax.tree.map(lambda g: g * per_pair.reshape(-1, *[1] * (g.ndim - 1)), members)
     return Gradients(trunk, members, behaviour, away)
 
@@ -181,7 +181,7 @@ def write_back(stored: Ring, info: UpdateInfo, agent: Agent) -> Ring:
     seen = Latent(
         by_sample(info.seen.deter).astype(agent.precision.compute), by_sample(info.seen.ids)
     )
-    return ring.write_back(stored, info.batch.index, seen)
+    return ring.write_back(stored, info.batch.sampled, seen)
 
 
 def apply_gradients(

@@ -58,25 +58,22 @@ def member_gradients(
         by_sample(targets[1:]),
         by_sample(~batch.rows.first[1:]),
     )
-    grads, sums = ensemble.gradients(
-        agent.member, members, data, agent.num_members, agent.novelty
-    )
-    num_pairs = batch.rows.first.shape[0] - 1
-    is_frontier_n = jnp.repeat(batch.index.is_frontier, num_pairs)
-    return grads, sums, member_scalars(sums, data.counts, is_frontier_n)
+    grads, sums = ensemble.gradients(agent.member, members, data, agent.num_members, agent.novelty)
+    return grads, sums, member_scalars(sums, data.counts, batch.sampled.is_frontier)
 
 
-def member_scalars(sums: MemberSums, counts_n: Array, is_frontier_n: Array) -> Scalars:
+def member_scalars(sums: MemberSums, counts_n: Array, is_frontier_B: Array) -> Scalars:
     """Mean novelty of what is replayed, of its newest half, and the members' mean loss."""
+    shape = (is_frontier_B.shape[0], -1)
+    novelty_BT, counts_BT = sums.novelty.reshape(shape), counts_n.reshape(shape)
 
-    def mean(mask_n: Array) -> Mean:
-        count = mask_n.sum().astype(sums.novelty.dtype)
-        return Mean(masked_sum(sums.novelty, mask_n), count)
+    def mean(mask_BT: Array) -> Mean:
+        return Mean(masked_sum(novelty_BT, mask_BT), mask_BT.sum().astype(novelty_BT.dtype))
 
     return {
-        "curiosity/novelty": mean(counts_n & is_frontier_n),
-        "curiosity/novelty_replay": mean(counts_n),
-        "loss/member": Mean(sums.loss.sum(), sums.count.sum()),
+        "curiosity/novelty": mean(counts_BT & is_frontier_B[:, None]),
+        "curiosity/novelty_replay": mean(counts_BT),
+        "loss/member": Mean(sums.loss.sum(), sums.weight.sum()),
     }
 
 
