@@ -293,19 +293,6 @@ class OptimizerConfig:
         unit="updates",
         help="updates after which the trunk's rate falls as 1/sqrt(update); 0: never",
     )
-    agc: float = setting(
-        0.3, POSITIVE, help="largest gradient norm of a tensor, in norms of that tensor"
-    )
-    agc_floor: float = setting(
-        1e-3, POSITIVE, help="least norm a tensor is taken to have: tensors that start at 0 learn"
-    )
-    beta1: float = setting(0.9, BELOW_ONE, help="decay of the mean of the scaled gradients")
-    beta2: float = setting(0.999, BELOW_ONE, help="decay of the mean of the squared gradients")
-    eps: float = setting(
-        1e-20,
-        POSITIVE,
-        help="added to the mean square, so gradients below its root are not scaled up",
-    )
 
 
 @dataclass(frozen=True)
