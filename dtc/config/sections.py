@@ -126,11 +126,6 @@ class RSSMConfig:
     unimix: float = setting(
         0.01, BELOW_ONE, help="share of the uniform distribution in every categorical"
     )
-    code_gradient: str = setting(
-        "straight_through",
-        choices=("straight_through", "reinmax"),
-        help="through the draw of z",
-    )
     dyn_free_nats: float = setting(1.0, NATURAL, unit="nats", help="a smaller KL trains no prior")
     rep_free_nats: float = setting(
         1.0, NATURAL, unit="nats", help="a smaller KL trains no posterior"

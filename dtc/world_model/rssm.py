@@ -382,7 +382,7 @@ def observe(
         )
         ids = dist.sample_categorical(uniform, lax.stop_gradient(log_post))
         drawn = one_hot(ids, cfg, log_post.dtype)
-        sample = dist.CODE_GRADIENTS[cfg.code_gradient](drawn, log_post)
+        sample = dist.straight_through(drawn, log_post)
         return (deter, sample.reshape(*stoch.shape)), (
             deter,
             sample,
