@@ -5,20 +5,23 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from dtc.config.settings import ConfigError
-from dtc.host import command, devices
+from dtc.config.errors import ConfigError
+from dtc.host import command
 
 
 def main(argv: Sequence[str]) -> int:
     """Exit status of the run; 2 after one sentence where the command cannot be carried out."""
-    if {"--help", "-h", "--helpfull"} & set(argv):
-        print(command.HELP)
-        return 0
     typed = [started_as(), *argv]
     try:
+        text = command.help_text(typed)
+        if text:
+            print(text)
+            return 0
         wanted = command.parse(typed)
+        from dtc.host import devices  # JAX takes a second to load, which help and refusals save
+
         cfg, here = devices.start(wanted.cfg, wanted.num_devices, wanted.processes)
-        from dtc.host import loop  # all of the agent: a wrong command need not wait for it
+        from dtc.host import loop  # all of the algorithm
 
         return loop.run(cfg, wanted.workdir, wanted.resume, here, typed)
     except ConfigError as error:

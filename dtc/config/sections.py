@@ -33,12 +33,29 @@ SIZES = {
 }
 
 
+# The sections that each algorithm reads. All other sections are the machine's, which all read.
+ALGORITHMS: dict[str, tuple[str, ...]] = {
+    "curious": ("model", "ensemble", "curiosity", "dream", "behaviour", "optimizer"),
+}
+
+
+@dataclass(frozen=True)
+class AlgorithmConfig:
+    """Which algorithm learns. A changed setting that it does not read is refused."""
+
+    name: str = setting("curious", choices=ALGORITHMS, help="the algorithm that learns")
+
+
 @dataclass(frozen=True)
 class MeshConfig:
     """Shape of the mesh; -1 stands for the rest of the devices."""
 
-    data: int = setting(-1, Range(-1), unit="devices", help="share environments, replay and batch")
-    ensemble: int = setting(1, Range(-1), unit="devices", help="the members are split over these")
+    data: int = setting(
+        -1, Range(-1), unit="devices", help="number that share environments, replay and batch"
+    )
+    ensemble: int = setting(
+        1, Range(-1), unit="devices", help="number that the members are split over"
+    )
 
 
 @dataclass(frozen=True)
@@ -48,12 +65,12 @@ class PrecisionConfig:
     compute: str = setting(
         "auto",
         choices=("auto", "bfloat16", "float32", "float64"),
-        help="of matmuls and activations; auto: bfloat16 on TPU and GPU",
+        help="number format of matmuls and activations; auto: bfloat16 on TPU and GPU",
     )
     param: str = setting(
         "float32",
         choices=("float32", "float64"),
-        help="of parameters, optimiser state and statistics",
+        help="number format of parameters, optimiser state and statistics",
     )
 
 
@@ -61,7 +78,7 @@ class PrecisionConfig:
 class EnvConfig:
     """What the agent acts in."""
 
-    name: str = setting("feeder_ego", help="as in the catalog, e.g. deepsea/20, gymnax/CartPole-v1")
+    name: str = setting("feeder_ego", help="of the catalog, e.g. deepsea/20 or gymnax/CartPole-v1")
     num_envs: int = setting(64, COUNT, help="N, environments over the whole mesh")
 
 
@@ -69,55 +86,58 @@ class EnvConfig:
 class ReplayConfig:
     """Size of the ring and of what an update reads from it."""
 
-    slots: int = setting(4096, Range(2), unit="rows", help="M, of each environment")
+    slots: int = setting(4096, Range(2), unit="rows", help="M, rows of each environment")
     batch: int = setting(16, Range(2), help="B, sequences of an update, over the whole mesh")
     length: int = setting(
-        32, Range(2), unit="rows", help="T, of a sequence (one more is read before them as context)"
+        32, Range(2), unit="rows", help="T, rows of a sequence; one more before them is its context"
     )
     frontier: int = setting(
         1024,
         COUNT,
         unit="rows",
-        help="F, newest ones the frontier half samples from; >= slots: all of them",
+        help="F, newest rows, which the frontier half is sampled from; >= slots: all",
     )
-    latents: bool = setting(True, help="second ring with the acting-time latents")
+    latents: bool = setting(True, help="a second ring holds the latents that acting wrote")
 
 
 @dataclass(frozen=True)
 class RSSMConfig:
-    """Sizes and loss scales of the trunk; each member's core and prior have the same sizes."""
+    """Sizes and loss scales of the trunk, and sizes of the members."""
 
-    size: str = setting("nano", choices=SIZES, help="preset of the six fields that are None")
+    size: str = setting(
+        "nano",
+        choices=SIZES,
+        help="preset of the sizes from deter to depth, where they are not given",
+    )
     deter: int = setting(None, COUNT, help="D, width of the deterministic state")
     groups: int = setting(None, COUNT, help="S, categorical latents")
-    classes: int = setting(None, Range(2, 256), help="C, of each latent; ids are uint8")
+    classes: int = setting(None, Range(2, 256), help="C, classes of each latent; ids are uint8")
     hidden: int = setting(None, COUNT, help="width inside core, prior and posterior")
     units: int = setting(None, COUNT, help="width of encoder, decoder, heads, actor and critics")
-    depth: int = setting(None, COUNT, unit="channels", help="of the grid convolution")
+    depth: int = setting(None, COUNT, unit="channels", help="channels of the grid convolution")
     blocks: int = setting(8, COUNT, help="diagonal blocks of the GRU")
     encoder_layers: int = setting(3, COUNT, help="hidden layers of the encoder")
     decoder_layers: int = setting(3, COUNT, help="hidden layers of the decoder")
     prior_layers: int = setting(2, COUNT, help="hidden layers of the prior")
     posterior_layers: int = setting(1, COUNT, help="hidden layers of the posterior")
-    head_layers: int = setting(1, COUNT, help="of the reward, continue and mask heads")
+    head_layers: int = setting(
+        1, COUNT, help="hidden layers of the reward, continue and mask heads"
+    )
     unimix: float = setting(
         0.01, BELOW_ONE, help="share of the uniform distribution in every categorical"
     )
-    code_gradient: str = setting(
-        "straight_through",
-        choices=("straight_through", "reinmax"),
-        help="through the draw of z",
+    dyn_free_nats: float = setting(1.0, NATURAL, unit="nats", help="a smaller KL trains no prior")
+    rep_free_nats: float = setting(
+        1.0, NATURAL, unit="nats", help="a smaller KL trains no posterior"
     )
-    dyn_free_nats: float = setting(1.0, NATURAL, unit="nats", help="a KL below trains no prior")
-    rep_free_nats: float = setting(1.0, NATURAL, unit="nats", help="a KL below trains no posterior")
     dyn_scale: float = setting(1.0, NATURAL, help="weight of the KL that trains the prior")
     rep_scale: float = setting(0.1, NATURAL, help="weight of the KL that trains the posterior")
     value_scale: float = setting(0.3, NATURAL, help="weight of the replay-value loss")
     value_grad: bool = setting(True, help="the replay-value loss shapes the trunk")
     standardise: bool = setting(
-        True, help="vector observations, by running moments; DreamerV3 does not"
+        True, help="vector observations are standardised by running moments; DreamerV3 does not"
     )
-    bins: int = setting(255, Range(3), help="of the two-hot distributions, odd")
+    bins: int = setting(255, Range(3), help="bins of the two-hot distributions, odd")
 
     def __post_init__(self) -> None:
         """Fills the sizes that are None from the preset."""
@@ -130,7 +150,9 @@ class RSSMConfig:
 class EnsembleConfig:
     """The world-model members."""
 
-    members: int = setting(5, NATURAL, help="K; ghosts pad them where the mesh needs more")
+    members: int = setting(
+        5, NATURAL, help="K, real members; ghosts pad them where the mesh needs more"
+    )
     data_share: float = setting(
         1.0, RATE, help="share of the sequences each member learns from, drawn anew an update"
     )
@@ -143,18 +165,27 @@ class CuriosityConfig:
     novelty: str = setting(
         "jsd",
         choices=("jsd", "anova", "seed", "error", "rnd"),
-        help="what curiosity is paid for; all but jsd are controls",
+        help="what curiosity pays for; all but jsd are controls",
     )
     fast_rate: float = setting(0.1, RATE, unit="per update", help="EMA rate of C_fast")
     slow_rate: float = setting(0.005, RATE, unit="per update", help="EMA rate of C_slow")
     threshold: float = setting(
-        0.05, NATURAL, unit="C_slow", help="competence or surprise below this is boring"
+        0.05, NATURAL, help="competence and surprise below this share of C_slow are boring"
     )
-    warmup: int = setting(200, NATURAL, unit="updates", help="first ones, boredom frozen")
-    boredom_up: float = setting(1 / 2000, SHARE, unit="per update", help="while bored")
-    boredom_down: float = setting(1 / 200, SHARE, unit="per update", help="while learning")
+    warmup: int = setting(
+        200, NATURAL, unit="updates", help="updates at first in which boredom is frozen"
+    )
+    boredom_up: float = setting(
+        1 / 2000,
+        SHARE,
+        unit="per update",
+        help="rise while nothing is learned and nothing is new",
+    )
+    boredom_down: float = setting(
+        1 / 200, SHARE, unit="per update", help="fall of boredom otherwise"
+    )
     hysteresis: float = setting(
-        0.05, BELOW_ONE, help="boredom beyond an edge at which the horizon changes"
+        0.05, BELOW_ONE, help="how far beyond an edge boredom changes the horizon"
     )
 
 
@@ -164,9 +195,12 @@ class DreamConfig:
 
     starts: int = setting(128, COUNT, help="posterior states dreamed from, over the whole mesh")
     horizons: tuple[int, ...] = setting(
-        (8, 16, 32), COUNT, unit="steps", help="buckets, ascending, multiples of chunk"
+        (8, 16, 32),
+        COUNT,
+        unit="steps",
+        help="lengths of a dream, ascending, multiples of chunk",
     )
-    chunk: int = setting(8, COUNT, unit="steps", help="computed together")
+    chunk: int = setting(8, COUNT, unit="steps", help="dreamed steps that are computed together")
     end: float = setting(
         0.8, BELOW_ONE, help="a state that continues with a smaller chance ends its dream"
     )
@@ -179,37 +213,48 @@ class DreamConfig:
 
 @dataclass(frozen=True)
 class BehaviourConfig:
-    """Actor-critic settings."""
+    """What actors and critics are, and what they learn from."""
 
     mode: str = setting(
         "mix",
         choices=("task", "explore", "mix"),
-        help="task | explore (reward-free, a task actor learns on the side) | mix",
+        help="what the acting policy maximises; beside explore a task actor learns on the side",
     )
     layers: int = setting(3, COUNT, help="hidden layers of actor and critics")
     pool_units: int = setting(64, NATURAL, help="P, width of a salience token; 0: no pooling")
-    discount: float = setting(1 - 1 / 333, BELOW_ONE, unit="per step", help="extrinsic returns")
+    discount: float = setting(
+        1 - 1 / 333, BELOW_ONE, unit="per step", help="discount of extrinsic returns"
+    )
     intrinsic_discount: float = setting(
-        1 - 1 / 333, BELOW_ONE, unit="per step", help="intrinsic returns"
+        1 - 1 / 333, BELOW_ONE, unit="per step", help="discount of intrinsic returns"
     )
     lam: float = setting(0.95, SHARE, help="lambda of the lambda-returns")
-    entropy: float = setting(3e-4, NATURAL, help="weight of a policy's entropy, nats")
+    entropy: float = setting(3e-4, NATURAL, help="weight of a policy's entropy")
     explore_entropy: float = setting(
-        0.6, NATURAL, help="of the reward-free one's, in units of its mean |advantage|"
+        0.6,
+        NATURAL,
+        help="the same of the reward-free policy, in units of its mean |advantage|",
     )
-    entropy_rate: float = setting(0.05, RATE, unit="per update", help="EMA rate of that mean")
+    entropy_rate: float = setting(
+        0.05, RATE, unit="per update", help="EMA rate of mean |advantage|"
+    )
     unimix: float = setting(
         0.01, BELOW_ONE, help="share of the uniform distribution in a categorical policy"
     )
     extrinsic_weight: float = setting(1.0, NATURAL, help="w_e, of the task's advantage")
-    intrinsic_weight: float = setting(0.1, NATURAL, help="w_i, of curiosity's advantage (mix)")
-    extrinsic_floor: float = setting(1.0, POSITIVE, help="least divisor of extrinsic advantage")
-    intrinsic_floor: float = setting(0.01, POSITIVE, help="least divisor of intrinsic advantage")
+    intrinsic_weight: float = setting(0.1, NATURAL, help="weight of the intrinsic advantage in mix")
+    extrinsic_floor: float = setting(1.0, POSITIVE, help="least divisor of the extrinsic advantage")
+    intrinsic_floor: float = setting(
+        0.01, POSITIVE, help="least divisor of the intrinsic advantage"
+    )
     return_rate: float = setting(
         0.01, RATE, unit="per update", help="EMA rate of the return percentiles"
     )
     percentiles: tuple[float, float] = setting(
-        (5.0, 95.0), Range(0, 100), unit="%", help="of the returns whose range scales advantages"
+        (5.0, 95.0),
+        Range(0, 100),
+        unit="%",
+        help="of the returns, whose range scales advantages",
     )
     slow_rate: float = setting(0.02, RATE, unit="per update", help="EMA rate of the slow critics")
     slow_scale: float = setting(1.0, NATURAL, help="weight of the slow-critic regulariser")
@@ -220,7 +265,7 @@ class BehaviourConfig:
 
 @dataclass(frozen=True)
 class OptimizerConfig:
-    """Settings of the optimisers; the learning rates are at full warm-up."""
+    """Learning rates, at full warm-up, and their schedules."""
 
     model_lr: float = setting(3e-4, POSITIVE, help="learning rate of the trunk")
     member_lr: float = setting(3e-4, POSITIVE, help="learning rate of the transition members")
@@ -228,33 +273,20 @@ class OptimizerConfig:
     explore_lr: float = setting(
         3e-4,
         POSITIVE,
-        help="of the reward-free actor: what is new to it changes as it learns",
+        help="learning rate of the reward-free actor: what is new to it changes as it learns",
     )
     critic_lr: float = setting(3e-4, POSITIVE, help="learning rate of critics and salience")
     warmup: int = setting(
-        100, NATURAL, unit="updates", help="linear warm-up of trunk and members, 0: none"
+        100, NATURAL, unit="updates", help="linear warm-up of trunk and members; 0: none"
     )
     behaviour_warmup: int = setting(
-        1000, NATURAL, unit="updates", help="the same of actors and critics: longer, see BUILD.md"
+        1000, NATURAL, unit="updates", help="linear warm-up of actors and critics"
     )
     model_decay: int = setting(
         0,
         NATURAL,
         unit="updates",
-        help="after them the trunk's rate falls as 1/sqrt(update), 0: never",
-    )
-    agc: float = setting(
-        0.3, POSITIVE, help="largest gradient norm of a tensor, in norms of that tensor"
-    )
-    agc_floor: float = setting(
-        1e-3, POSITIVE, help="least norm a tensor is taken to have: tensors that start at 0 learn"
-    )
-    beta1: float = setting(0.9, BELOW_ONE, help="decay of the mean of the scaled gradients")
-    beta2: float = setting(0.999, BELOW_ONE, help="decay of the mean of the squared gradients")
-    eps: float = setting(
-        1e-20,
-        POSITIVE,
-        help="added to the mean square, so gradients below its root are not scaled up",
+        help="updates after which the trunk's rate falls as 1/sqrt(update); 0: never",
     )
 
 
@@ -263,19 +295,22 @@ class RunConfig:
     """Length and intervals of a run."""
 
     steps: int = setting(300_000, COUNT, unit="environment steps", help="length of the run")
-    updates: int = setting(0, NATURAL, help="> 0: stop after this many updates instead")
+    updates: int = setting(0, NATURAL, help="length of the run in updates; 0: run.steps holds")
     prefill: int = setting(
-        64, COUNT, unit="rows", help="of each environment, collected before the first update"
+        64,
+        COUNT,
+        unit="rows",
+        help="rows of each environment before the first update",
     )
     collect_steps: int = setting(2, COUNT, help="R, calls of each environment an iteration")
     updates_per_collect: int = setting(1, COUNT, help="G, updates an iteration")
-    log_every: int = setting(50, COUNT, unit="updates", help="between log lines")
-    eval_every: int = setting(1000, COUNT, unit="updates", help="between evaluations")
-    checkpoint_every: int = setting(2000, COUNT, unit="updates", help="between checkpoints")
-    eval_episodes: int = setting(32, COUNT, unit="episodes", help="of an evaluation")
+    log_every: int = setting(50, COUNT, unit="updates", help="updates between log lines")
+    eval_every: int = setting(1000, COUNT, unit="updates", help="updates between evaluations")
+    checkpoint_every: int = setting(2000, COUNT, unit="updates", help="updates between checkpoints")
+    eval_episodes: int = setting(32, COUNT, unit="episodes", help="episodes of an evaluation")
     profile: tuple[int, int] = setting(
         (0, 0),
         NATURAL,
         unit="updates",
-        help="first and last one of a profiler trace; 0,0: none",
+        help="first and last update of a profiler trace; 0,0: none",
     )

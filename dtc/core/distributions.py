@@ -76,22 +76,6 @@ def straight_through(drawn: Array, logp: Array) -> Array:
     return drawn + prob_C - jax.lax.stop_gradient(prob_C)
 
 
-def reinmax(drawn: Array, logp: Array) -> Array:
-    """The one-hot sample `drawn` [..., C] with a gradient that is exact for quadratic f.
-
-    Heun's method in place of straight-through's Euler step (Liu et al. 2023, arXiv:2304.08612,
-    algorithm 2): d/dlogits of 2 softmax(ln (p + drawn) / 2) - p / 2.
-    """
-    prob_C = jnp.exp(logp)
-    halfway_C = jnp.log((prob_C + drawn) / 2)
-    halfway_C = jax.nn.softmax(logp + jax.lax.stop_gradient(halfway_C - logp))
-    heun_C = 2 * halfway_C - prob_C / 2
-    return drawn + heun_C - jax.lax.stop_gradient(heun_C)
-
-
-CODE_GRADIENTS = {"straight_through": straight_through, "reinmax": reinmax}
-
-
 def categorical_log_prob(logp: Array, ids: Array) -> Array:
     """[...] entries of `logp` [..., C] at the class ids [...]."""
     chosen_C = jax.nn.one_hot(ids, logp.shape[-1], dtype=bool)

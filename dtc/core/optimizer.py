@@ -14,6 +14,13 @@ from dtc.config.sections import OptimizerConfig
 from dtc.core.numerics import l2_norm
 from dtc.core.types import Array, PyTree
 
+# DreamerV3's constants (Hafner et al. 2023).
+AGC = 0.3  # largest gradient norm of a tensor, in norms of that tensor
+AGC_FLOOR = 1e-3  # least norm a tensor is taken to have: tensors that start at 0 learn
+BETA1 = 0.9  # decay of the mean of the scaled gradients
+BETA2 = 0.999  # decay of the mean of the squared gradients
+EPS = 1e-20  # added to the mean square, so that gradients below its root are not scaled up
+
 
 class OptimizerInfo(NamedTuple):
     """Diagnostics of one update."""
@@ -58,9 +65,9 @@ def make(
         return lr * jnp.minimum(1.0, n / warmup) * fall
 
     return optax.chain(
-        clip_by_parameter_norm(cfg.agc, cfg.agc_floor),
-        optax.scale_by_rms(cfg.beta2, cfg.eps, bias_correction=True),
-        optax.ema(cfg.beta1, debias=True),
+        clip_by_parameter_norm(AGC, AGC_FLOOR),
+        optax.scale_by_rms(BETA2, EPS, bias_correction=True),
+        optax.ema(BETA1, debias=True),
         optax.scale_by_learning_rate(rate),
     )
 

@@ -1,27 +1,30 @@
-"""The command line: flags and a config file to checked settings, and the command to continue."""
+"""The command line: flags and a config to checked settings, and the command to continue.
 
-import importlib.util
+Nothing in here needs JAX, so that help and refusals are quick.
+"""
+
 import re
 import shlex
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import ml_collections
 from absl import flags
-from ml_collections import config_flags
 
-from dtc.config import settings as config
-from dtc.config.settings import Config, ConfigError, did_you_mean
-from dtc.host.devices import Processes
+from dtc.config import manual, values
+from dtc.config.errors import ConfigError, did_you_mean
+from dtc.config.schema import declarations, sections
+from dtc.config.settings import Config, from_dict
+from dtc.host import config_file
 
-ROOT = Path(__file__).resolve().parents[2]
+DEFAULT = "local"  # the config of a command that names none
 
 HELP = """Trains an agent.
 
-  --config=FILE                    settings, as in configs/ (default: configs/local.py)
-  --config.SECTION.FIELD=VALUE     any of them; configs/base.py lists all
+  --config=NAME                    settings: a config that comes with dtc, or a file like it
+                                   (default: local)
+  --config.SECTION.FIELD=VALUE     any of them, see below; 1e6, 300k and 1M are numbers
   --workdir=DIR                    run directory (default: runs/NAME-TIME)
   --resume                         continue the run in --workdir
   --mesh=DATA,ENSEMBLE             mesh shape; -1 stands for the rest of the devices
@@ -30,6 +33,16 @@ HELP = """Trains an agent.
   --coordinator=HOST:PORT --num_processes=N --process_id=I
                                    one of several processes; PORT is on process 0's host
 """
+
+SHORTCUTS = {"seed": "seed", "steps": "run.steps", "updates": "run.updates"}
+
+
+class Processes(NamedTuple):
+    """The processes of a run; `coordinator` is '' where there is one, or a TPU finds the others."""
+
+    coordinator: str = ""  # HOST:PORT of process 0
+    num: int = 1
+    id: int = 0
 
 
 class Command(NamedTuple):
@@ -42,159 +55,172 @@ class Command(NamedTuple):
     processes: Processes
 
 
+def help_text(argv: Sequence[str]) -> str:
+    """What --help or --help=SECTION asks for; '' where neither is given.
+
+    Raises:
+      ConfigError: there is no such section.
+    """
+    for arg in argv:
+        match = re.fullmatch(r"-h|--?help(?:full)?(?:=(.*))?", arg)
+        if match:
+            known = "\n".join([HELP, f"Configs: {', '.join(config_file.names())}.", ""])
+            return manual.section(match[1]) if match[1] else known + "\n" + manual.overview()
+    return ""
+
+
 def parse(argv: Sequence[str]) -> Command:
     """The checked command.
 
     Raises:
       ConfigError: anything mistyped or impossible, in one sentence.
     """
-    path, argv = _take_config(list(argv))
-    values = _define(_load(path), argv)
-    _check_names(argv, values)
+    name, argv = _take_config(list(argv))
+    given = _define()
+    _check_names(argv, given)
     try:
-        rest = values(argv)[1:]
+        rest = given(argv)[1:]
     except flags.IllegalFlagValueError as error:
         raise _illegal_value(str(error)) from error
     except flags.Error as error:
         raise ConfigError(f"{error}.") from error
     if rest:
         raise ConfigError(f"{rest[0]} is not a flag. Use --NAME=VALUE.")
-    cfg = config.from_dict(_with_shortcuts(values))
-    return Command(cfg, _workdir(values, cfg), values.resume, values.devices, _processes(values))
+    cfg = from_dict(_override(config_file.load(name), given))
+    num_devices = _whole("devices", given)
+    return Command(cfg, _workdir(given, cfg), given.resume, num_devices, _processes(given))
 
 
 def to_continue(argv: Sequence[str], workdir: Path) -> str:
     """The shell command that continues this run; the first of `argv` starts the program."""
-    kept = [a for a in argv[1:] if not re.match(r"--?(no)?(resume|workdir)(=|$)", a)]
+    kept, is_value = [], False
+    for arg in argv[1:]:
+        if not is_value and not re.match(r"--?(no)?(resume|workdir)(=|$)", arg):
+            kept.append(arg)
+        is_value = re.fullmatch(r"--?workdir", arg) is not None
     return f"{argv[0]} {shlex.join([*kept, f'--workdir={workdir}', '--resume'])}"
 
 
-def _take_config(argv: list[str]) -> tuple[Path, list[str]]:
-    """The config file that --config names, and the other arguments."""
-    for i, arg in enumerate(argv):
-        if re.match(r"--?config=", arg):
-            return _find(arg.split("=", 1)[1]), argv[:i] + argv[i + 1 :]
-        if re.fullmatch(r"--?config", arg):
-            return _find("".join(argv[i + 1 : i + 2])), argv[:i] + argv[i + 2 :]
-    return ROOT / "configs/local.py", argv
+def _take_config(argv: list[str]) -> tuple[str, list[str]]:
+    """The config that the last --config names, and the other arguments."""
+    name, rest, is_name = DEFAULT, argv[:1], False
+    for arg in argv[1:]:
+        match = None if is_name else re.fullmatch(r"--?config(?:=(.*))?", arg, re.DOTALL)
+        if is_name:
+            name = arg
+        elif match is None:
+            rest.append(arg)
+        else:
+            name = match[1] or ""
+        is_name = match is not None and match[1] is None
+    return name, rest
 
 
-def _find(name: str) -> Path:
-    """A config file, relative to here or to the repository."""
-    for path in (Path(name), ROOT / name):
-        if path.is_file():
-            return path
-    known = sorted(f"configs/{p.name}" for p in (ROOT / "configs").glob("[!_]*.py"))
-    raise ConfigError(f"--config={name} is not a file.{did_you_mean(name, known)}")
-
-
-def _load(path: Path) -> ml_collections.ConfigDict:
-    """What get_config() of the file returns; the file may import ours as `dtc.configs.NAME`."""
-    spec = importlib.util.spec_from_file_location("config_file", path)
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-        return module.get_config()
-    except Exception as error:  # any Python may be in there
-        raise ConfigError(f"--config={path} fails with {type(error).__name__}: {error}") from error
-
-
-def _define(settings: ml_collections.ConfigDict, argv: list[str]) -> flags.FlagValues:
+def _define() -> flags.FlagValues:
     """The flags, in a set of their own: none of absl's, and parsing twice is no error."""
-    unknown = [n for n in _settings(argv) if n not in config.declarations()]
-    if unknown:
-        known = [f"--config.{name}" for name in config.declarations()]
-        name = f"--config.{unknown[0]}"
-        raise ConfigError(f"{name} is not a setting.{did_you_mean(name, known)}")
-    values = flags.FlagValues()
-    config_flags.DEFINE_config_dict(
-        "config", settings, flag_values=values, sys_argv=argv, lock_config=True
-    )
-    for name in ("workdir", "mesh", "coordinator"):
-        flags.DEFINE_string(name, "", "", flag_values=values)
-    for name, default in (("devices", 0), ("num_processes", 1), ("process_id", 0)):
-        flags.DEFINE_integer(name, default, "", lower_bound=0, flag_values=values)
-    for name in ("seed", "steps", "updates"):
-        flags.DEFINE_integer(name, None, "", lower_bound=0, flag_values=values)
-    flags.DEFINE_boolean("resume", False, "", flag_values=values)
-    return values
+    given = flags.FlagValues()
+    for name, declared in declarations().items():
+        define = flags.DEFINE_boolean if declared.type is bool else flags.DEFINE_string
+        define(f"config.{name}", None, "", flag_values=given)
+    for name in ("workdir", "mesh", "coordinator", *SHORTCUTS):
+        flags.DEFINE_string(name, "", "", flag_values=given)
+    for name, default in (("devices", "0"), ("num_processes", "1"), ("process_id", "0")):
+        flags.DEFINE_string(name, default, "", flag_values=given)
+    flags.DEFINE_boolean("resume", False, "", flag_values=given)
+    return given
 
 
-def _settings(argv: list[str]) -> list[str]:
-    """Dotted names of the settings that arguments set."""
-    matches = (re.match(r"--?(?:no)?config\.([^=]*)", arg) for arg in argv)
-    return [m[1] for m in matches if m]
-
-
-def _check_names(argv: list[str], values: flags.FlagValues) -> None:
+def _check_names(argv: list[str], given: flags.FlagValues) -> None:
     """Refuses flags that do not exist."""
     for arg in argv[1:]:
         match = re.match(r"--?([A-Za-z_][^=]*)", arg)
-        if match and not _is_flag(match[1], values):
-            close = did_you_mean(f"--{match[1]}", [f"--{name}" for name in values])
-            raise ConfigError(f"--{match[1]} is not a flag.{close}")
+        if not match or _is_flag(match[1], given):
+            continue
+        section = match[1].removeprefix("config.")
+        if section in sections():
+            use = f"Use --config.{section}.NAME=VALUE; --help={section} lists them"
+            raise ConfigError(f"--config.{section} is a group of settings. {use}.")
+        noun = "setting" if section != match[1] else "flag"
+        close = did_you_mean(f"--{match[1]}", [f"--{name}" for name in given])
+        raise ConfigError(f"--{match[1]} is not a {noun}.{close}")
 
 
-def _is_flag(name: str, values: flags.FlagValues) -> bool:
+def _is_flag(name: str, given: flags.FlagValues) -> bool:
     positive = name.removeprefix("no")
-    return name in values or (positive in values and values[positive].boolean)
+    return name in given or (positive in given and given[positive].boolean)
 
 
 def _illegal_value(message: str) -> ConfigError:
-    """The error of a flag whose value has the wrong type."""
+    """The error of a flag that is True or False, given anything else."""
     match = re.match(r"flag --(.*?)=(.*?): ", message, re.DOTALL)
     if not match:
         return ConfigError(f"{message}.")
     name, value = match.groups()
     if name.startswith("config."):
-        return config.wrong_type(name.removeprefix("config."), value)
-    noun = "True or False" if name == "resume" else "a whole number from 0 up"
-    return ConfigError(f"--{name}={value} is not {noun}.")
+        return values.wrong_type(name.removeprefix("config."), value)
+    return ConfigError(f"--{name}={value} is not True or False.")
 
 
-def _with_shortcuts(values: flags.FlagValues) -> ml_collections.ConfigDict:
-    """The settings, with --mesh, --seed, --steps and --updates written into them."""
-    settings = values.config
-    if values.mesh:
-        match = re.fullmatch(r"(-?\d+),(-?\d+)", values.mesh)
+def _whole(name: str, given: flags.FlagValues) -> int:
+    """The value of a flag that is a whole number from 0 up."""
+    number = values.to_number(str(given[name].value), int)
+    if number is None or number < 0:
+        raise ConfigError(f"--{name}={given[name].value} is not a whole number from 0 up.")
+    return number
+
+
+def _override(tree: dict[str, Any], given: flags.FlagValues) -> dict[str, Any]:
+    """The settings of a config with those of the flags written over them."""
+    for name in declarations():
+        value = given[f"config.{name}"].value
+        if value is not None:
+            _put(tree, name, values.from_text(name, value) if isinstance(value, str) else value)
+    if given.mesh:
+        match = re.fullmatch(r"(-?\d+),(-?\d+)", given.mesh)
         if not match:
-            raise ConfigError(f"--mesh={values.mesh} is not DATA,ENSEMBLE. Use --mesh=-1,1.")
-        settings.mesh.data, settings.mesh.ensemble = map(int, match.groups())
-    if values.seed is not None:
-        settings.seed = values.seed
-    for name in ("steps", "updates"):
-        if values[name].value is not None:
-            settings.run[name] = values[name].value
-    return settings
+            raise ConfigError(f"--mesh={given.mesh} is not DATA,ENSEMBLE. Use --mesh=-1,1.")
+        for axis, size in zip(("data", "ensemble"), match.groups(), strict=True):
+            _put(tree, f"mesh.{axis}", int(size))
+    for flag, name in SHORTCUTS.items():
+        if given[flag].value:
+            _put(tree, name, _whole(flag, given))
+    return tree
 
 
-def _processes(values: flags.FlagValues) -> Processes:
-    num, process = values.num_processes, values.process_id
+def _put(tree: dict[str, Any], name: str, value: Any) -> None:
+    """Writes a setting; where the config lacks its section, `from_dict` will say so."""
+    section, _, field = name.rpartition(".")
+    group = tree.get(section) if section else tree
+    if isinstance(group, dict):
+        group[field] = value
+
+
+def _processes(given: flags.FlagValues) -> Processes:
+    num, process = _whole("num_processes", given), _whole("process_id", given)
     if not process < num:
         rule = f"is not below --num_processes={num}"
         raise ConfigError(f"--process_id={process} {rule}. Use 0 to {max(num - 1, 0)}.")
-    if num > 1 and not values.coordinator:
+    if num > 1 and not given.coordinator:
         raise ConfigError(
             f"--num_processes={num} needs --coordinator. Use --coordinator=HOST:8476."
         )
-    return Processes(values.coordinator, num, process)
+    return Processes(given.coordinator, num, process)
 
 
-def _workdir(values: flags.FlagValues, cfg: Config) -> Path:
+def _workdir(given: flags.FlagValues, cfg: Config) -> Path:
     """The run directory, checked: nothing is overwritten, and --resume finds something."""
-    if not values.workdir:
-        if values.resume or values.num_processes > 1:
-            why = "--resume" if values.resume else f"--num_processes={values.num_processes}"
+    if not given.workdir:
+        if given.resume or _whole("num_processes", given) > 1:
+            why = "--resume" if given.resume else f"--num_processes={given.num_processes}"
             raise ConfigError(f"{why} needs the run directory. Use --workdir=DIR.")
         return Path("runs") / f"{cfg.name}-{time.strftime('%Y%m%d-%H%M%S')}"
-    workdir = Path(values.workdir)
+    workdir = Path(given.workdir)
     has_run = (workdir / "checkpoints").is_dir()
-    if values.resume and not has_run:
+    if given.resume and not has_run:
         raise ConfigError(
             f"--workdir={workdir} holds no checkpoints to resume. Leave out --resume."
         )
-    if not values.resume and has_run:
+    if not given.resume and has_run:
         raise ConfigError(f"--workdir={workdir} holds a run. Add --resume, or use another one.")
     if workdir.exists() and not workdir.is_dir():
         raise ConfigError(f"--workdir={workdir} is a file. Use the name of a directory.")

@@ -18,6 +18,7 @@ from dtc.config import settings as config
 from dtc.config.settings import Config, ConfigError, did_you_mean
 from dtc.core.types import PyTree
 from dtc.envs import catalog
+from dtc.host.command import Processes
 
 GIB = 2**30
 
@@ -61,14 +62,6 @@ PATIENCE = (
 # Seconds without a sign of life after which a process counts as lost and the others end. On a busy
 # machine one may be silent for ten; at the end all wait while process 0 draws the figures.
 SILENCE = 60
-
-
-class Processes(NamedTuple):
-    """The processes of a run; `coordinator` is '' where there is one, or a TPU finds the others."""
-
-    coordinator: str = ""  # HOST:PORT of process 0
-    num: int = 1
-    id: int = 0
 
 
 class Devices(NamedTuple):

@@ -23,6 +23,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from dtc.config import settings as config
+from dtc.config.sections import RunConfig
 from dtc.config.settings import Config
 from dtc.host import checkpoint, command, devices, health, writers
 from dtc.host.devices import Devices
@@ -324,7 +325,7 @@ class Run:
         return rows | {"figures": str(self.workdir / "figures")}
 
 
-def _crosses(update: int, every: int, run: config.RunConfig) -> bool:
+def _crosses(update: int, every: int, run: RunConfig) -> bool:
     """Whether a multiple of `every` was reached in the iteration that ended at `update`."""
     return update % every < run.updates_per_collect
 

@@ -1,14 +1,18 @@
 """A finished or interrupted run, read back from its directory."""
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import NamedTuple
 
 from dtc.config import settings as config
-from dtc.config.settings import Config, ConfigError
+from dtc.config.settings import Config, ConfigError, MeshConfig
 from dtc.host import checkpoint
 from dtc.host.program import Program
+from dtc.host.writers import CONFIG_FORMAT
 from dtc.training.carrier import Carrier
+
+BEFORE_FORMATS = "c01ea1d"  # the last commit that reads a config.json without a format
 
 
 class Saved(NamedTuple):
@@ -23,13 +27,27 @@ def settings(workdir: Path) -> Config:
     """The settings the run was started with, for whatever devices are here now.
 
     Raises:
-      ConfigError: the directory holds no run.
+      ConfigError: the directory holds no run, or one of other code than this.
     """
     path = workdir / "config.json"
     if not path.is_file():
         raise ConfigError(f"--workdir={workdir} holds no config.json. Name a run directory.")
-    started_with = json.loads(path.read_text())
-    return config.from_dict(started_with | {"mesh": {"data": -1, "ensemble": 1}, "slice": ""})
+    try:
+        tree = json.loads(path.read_text())
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"{path} is no JSON: {error}. Name another run directory.") from error
+    number = tree.pop("format", None) if isinstance(tree, dict) else None
+    if number is None:
+        raise ConfigError(
+            f"{path} has no format. Use commit {BEFORE_FORMATS}, the last to read it."
+        )
+    if number != CONFIG_FORMAT:
+        rule = f"is not {CONFIG_FORMAT}, the only one this code reads"
+        raise ConfigError(f"{path}: format={number} {rule}. Use the code that wrote it.")
+    for name in sorted(config.flat(tree).keys() ^ config.declarations().keys()):
+        differs = "lacks" if name in config.declarations() else "has"
+        raise ConfigError(f"{path} {differs} {name}, unlike this code. Use the code that wrote it.")
+    return dataclasses.replace(config.from_dict(tree), mesh=MeshConfig(), slice="")
 
 
 def restore(workdir: Path, cfg: Config) -> Saved:

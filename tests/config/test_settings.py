@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from dtc.config import settings as config
-from dtc.config.sections import SIZES
 from dtc.config.settings import ConfigError
 
 CONFIGS = sorted(p.stem for p in Path(__file__).parents[2].glob("configs/[!_]*.py"))
@@ -65,30 +64,6 @@ def test_smoke_runs_on_any_of_the_test_meshes(num_devices):
     config.on_devices(config.from_dict(settings("smoke")), num_devices)
 
 
-def test_the_base_config_has_the_declared_defaults():
-    assert config.from_dict(settings()) == config.Config()
-
-
-def test_every_number_has_a_range_and_every_setting_a_line_of_help():
-    for name, declared in config.declarations().items():
-        assert (declared.rule.range is None) == (declared.type in (str, bool)), name
-        assert declared.rule.help, name
-
-
-@pytest.mark.parametrize("size", SIZES)
-def test_a_preset_fills_what_is_not_given(size):
-    model = config.from_dict(changed(model__size=size, model__units=24)).model
-    preset = SIZES[size]
-    assert (model.deter, model.classes, model.depth) == (preset.deter, preset.classes, preset.depth)
-    assert model.units == 24
-
-
-def test_placeholders_of_a_config_file_are_not_linked():
-    tree = settings()
-    tree.model.deter = 64
-    assert config.from_dict(tree).model.hidden == SIZES["nano"].hidden
-
-
 def test_an_unknown_name_is_answered_with_the_closest_one():
     tree = changed()
     tree["replay"]["bach"] = 3
@@ -98,11 +73,19 @@ def test_an_unknown_name_is_answered_with_the_closest_one():
         config.from_dict(tree)
 
 
-def test_a_missing_setting_is_named():
+@pytest.mark.parametrize("path", ["mesh", "seed", "replay.latents", "model.deter"])
+def test_a_missing_setting_is_named_and_has_no_default(path):
     tree = changed()
-    del tree["mesh"]
-    with pytest.raises(ConfigError, match="mesh is missing"):
+    *groups, name = path.split(".")
+    del (tree[groups[0]] if groups else tree)[name]
+    with pytest.raises(ConfigError, match=f"{path} is missing"):
         config.from_dict(tree)
+
+
+def test_plain_dicts_and_config_dicts_may_be_mixed():
+    tree = settings()
+    mixed = {name: tree[name] for name in tree}
+    assert config.from_dict(mixed) == config.from_dict(tree)
 
 
 def test_an_int_is_a_float_but_a_bool_is_no_int():
@@ -116,6 +99,14 @@ BAD = [
     (dict(optimizer__model_lr=float("inf")), "optimizer.model_lr=inf is not above 0"),
     (dict(optimizer__member_lr=-1e-4), "optimizer.member_lr=-0.0001 is not above 0"),
     (dict(behaviour__discount=1.0), "behaviour.discount=1.0 is not at least 0 and below 1"),
+    (dict(optimizer__warmup=-1), "optimizer.warmup=-1 is not at least 0"),
+    (dict(curiosity__threshold=float("nan")), "curiosity.threshold=nan is not at least 0"),
+    (dict(curiosity__fast_rate=1.5), "curiosity.fast_rate=1.5 is not above 0 and at most 1"),
+    (dict(curiosity__boredom_up=-1.0), "curiosity.boredom_up=-1.0 is not at least 0"),
+    (dict(replay__batch=0), "replay.batch=0 is not at least 2"),
+    (dict(replay__batch=15), "Use --config.replay.batch=16."),
+    (dict(replay__length=0), "replay.length=0 is not at least 2"),
+    (dict(replay__slots=32, run__prefill=32), "below replay.length + 1 = 33"),
     (dict(model__classes=300), "model.classes=300 is not at least 2 and at most 256"),
     (dict(behaviour__mode="taks"), "Did you mean task?"),
     (dict(curiosity__novelty="jsdd"), "Did you mean jsd?"),

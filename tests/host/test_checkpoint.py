@@ -18,6 +18,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from dtc.config import settings as config
+from dtc.config.sections import EnvConfig
 from dtc.config.settings import ConfigError
 from dtc.core import mesh
 from dtc.host import checkpoint
@@ -230,7 +231,7 @@ def test_settings_that_change_no_shape_may_change(saved, restore):
 
 
 def test_another_environment_is_refused(saved, restore):
-    env = config.EnvConfig("feeder", CFG.env.num_envs)
+    env = EnvConfig("feeder", CFG.env.num_envs)
     with pytest.raises(ConfigError, match=r"Use --config.env.name=feeder_ego"):
         restore(saved, cfg=dataclasses.replace(CFG, env=env))
 

@@ -1,0 +1,146 @@
+"""Rules between settings: each section's, and which sections a run reads."""
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from dtc.config.errors import ConfigError, either, refuse, show
+from dtc.config.schema import Config
+from dtc.config.sections import ALGORITHMS
+
+
+def check(cfg: Config) -> None:
+    """Refuses settings that do not go together; those of an algorithm that is idle go unread.
+
+    Raises:
+      ConfigError: the first rule that is broken.
+    """
+    idle = idle_sections(cfg.algorithm.name)
+    for section, owners in idle.items():
+        _check_idle(cfg, section, owners)
+    for section, rule in RULES.items():
+        if section not in idle:
+            rule(cfg)
+
+
+def idle_sections(algorithm: str) -> dict[str, list[str]]:
+    """The sections that only other algorithms read, with their names."""
+    owners: dict[str, list[str]] = {}
+    for name, sections in ALGORITHMS.items():
+        for section in sections:
+            owners.setdefault(section, []).append(name)
+    return {section: names for section, names in owners.items() if algorithm not in names}
+
+
+def multiple(cfg: Config, name: str, divisor: int, of: str) -> None:
+    """Refuses a setting that is no multiple of `divisor`, and names the next one up."""
+    section, field = name.split(".")
+    value = getattr(getattr(cfg, section), field)
+    if value % divisor:
+        refuse(name, value, f"is not a multiple of {of}", -(-value // divisor) * divisor)
+
+
+def _check_idle(cfg: Config, section: str, owners: list[str]) -> None:
+    """Refuses a changed setting that nothing reads."""
+    group = getattr(cfg, section)
+    for name, default in dataclasses.asdict(type(group)()).items():
+        value: Any = getattr(group, name)
+        if value != default:
+            raise ConfigError(
+                f"{section}.{name}={show(value)} is not read by algorithm.name="
+                f"{cfg.algorithm.name}. Use --config.algorithm.name={either(owners)}, or the "
+                f"default --config.{section}.{name}={show(default)}."
+            )
+
+
+def _ascending(name: str, values: tuple[float, ...]) -> None:
+    if any(a >= b for a, b in itertools.pairwise(values)):
+        refuse(name, values, "is not ascending", tuple(sorted(set(values))))
+
+
+def _check_mesh(cfg: Config) -> None:
+    for name, size in dataclasses.asdict(cfg.mesh).items():
+        if size == 0:
+            raise ConfigError(f"mesh.{name}=0 leaves no device. Use --mesh=-1,1 (-1: the rest).")
+
+
+def _check_precision(cfg: Config) -> None:
+    compute, param = cfg.precision.compute, cfg.precision.param
+    if (compute == "float64") != (param == "float64"):
+        rule = f"does not go with precision.compute={compute} (both are float64, or none)"
+        refuse("precision.param", param, rule, "float64" if compute == "float64" else "float32")
+
+
+def _check_replay(cfg: Config) -> None:
+    replay, run = cfg.replay, cfg.run
+    multiple(cfg, "replay.batch", 2, "2 (one half is frontier, one episodic)")
+    step = run.collect_steps
+    multiple(cfg, "replay.slots", step, f"run.collect_steps={step} (no write wraps)")
+    multiple(cfg, "run.prefill", step, f"run.collect_steps={step}")
+    window = replay.length + 1
+    if run.prefill < window:
+        rule = f"is below replay.length + 1 = {window} (the first update needs one window)"
+        refuse("run.prefill", run.prefill, rule, -(-window // step) * step)
+    if run.prefill > replay.slots:
+        refuse("run.prefill", run.prefill, f"is above replay.slots={replay.slots}", replay.slots)
+    for name, rows in (("frontier", replay.frontier), ("slots", replay.slots)):
+        if rows < window:
+            refuse(f"replay.{name}", rows, f"is below replay.length + 1 = {window}", window)
+
+
+def _check_run(cfg: Config) -> None:
+    start, stop = cfg.run.profile
+    if stop < start:
+        refuse("run.profile", cfg.run.profile, "stops before it starts", (stop, start))
+
+
+def _check_model(cfg: Config) -> None:
+    blocks, bins = cfg.model.blocks, cfg.model.bins
+    multiple(cfg, "model.deter", blocks, f"model.blocks={blocks}")
+    if not bins % 2:
+        refuse("model.bins", bins, "is even (the middle bin is 0)", bins + 1)
+
+
+def _check_curiosity(cfg: Config) -> None:
+    fast, slow = cfg.curiosity.fast_rate, cfg.curiosity.slow_rate
+    if slow >= fast:
+        rule = f"is not below curiosity.fast_rate={fast}"
+        refuse("curiosity.slow_rate", slow, rule, fast / 20)
+    num, hysteresis = len(cfg.dream.horizons), cfg.curiosity.hysteresis
+    if hysteresis >= 1 / num:
+        rule = f"is not below 1 / {num} (the distance of the edges of {num} dream.horizons)"
+        refuse("curiosity.hysteresis", hysteresis, rule, 1 / (4 * num))
+
+
+def _check_dream(cfg: Config) -> None:
+    dream, batch = cfg.dream, cfg.replay.batch
+    multiple(cfg, "dream.starts", batch, f"replay.batch={batch} (each sequence gives as many)")
+    most = batch * cfg.replay.length
+    if dream.starts > most:
+        rule = f"is above replay.batch x replay.length = {most} (no state is dreamed from twice)"
+        refuse("dream.starts", dream.starts, rule, most)
+    _ascending("dream.horizons", dream.horizons)
+    if any(h % dream.chunk for h in dream.horizons):
+        rule = f"are not multiples of dream.chunk={dream.chunk}"
+        refuse("dream.horizons", dream.horizons, rule, _round_up(dream.horizons, dream.chunk))
+
+
+def _round_up(values: Iterable[int], step: int) -> tuple[int, ...]:
+    return tuple(sorted({-(-v // step) * step for v in values}))
+
+
+def _check_behaviour(cfg: Config) -> None:
+    _ascending("behaviour.percentiles", cfg.behaviour.percentiles)
+
+
+RULES: dict[str, Callable[[Config], None]] = {  # by section: what goes with what in it
+    "mesh": _check_mesh,
+    "precision": _check_precision,
+    "replay": _check_replay,
+    "run": _check_run,
+    "model": _check_model,
+    "dream": _check_dream,
+    "curiosity": _check_curiosity,
+    "behaviour": _check_behaviour,
+}

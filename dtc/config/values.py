@@ -1,0 +1,121 @@
+"""From what a person typed to values of the declared types: names, types, lengths and ranges."""
+
+import dataclasses
+import math
+import re
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Any, get_args, get_origin, get_type_hints
+
+from dtc.config.errors import ConfigError, did_you_mean, show
+from dtc.config.schema import Config, declarations
+
+NOUNS = {int: "a whole number", float: "a number", bool: "True or False", str: "a word"}
+UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9}
+NUMBER = re.compile(r"([+-]?(?:\d[\d_]*\.?[\d_]*|\.\d[\d_]*)(?:[eE][+-]?\d{1,3})?)([kMG]?)")
+
+
+def build(tree: Mapping[str, Any]) -> Config:
+    """The Config of nested dicts, each value checked against its declaration.
+
+    Raises:
+      ConfigError: unknown or missing name, wrong type, range or length.
+    """
+    return _build(Config, tree, "")
+
+
+def from_text(name: str, text: str) -> Any:
+    """The value of a setting that was typed as `text`; its range is not checked.
+
+    Raises:
+      ConfigError: it is of another type.
+    """
+    hint = declarations()[name].type
+    if hint is str:
+        return text
+    if get_origin(hint) is not tuple:
+        value = to_number(text, hint)
+    else:
+        parts = [part for part in re.sub(r"[()\[\] ]", "", text).split(",") if part]
+        numbers = [to_number(part, get_args(hint)[0]) for part in parts]
+        value = None if None in numbers else tuple(numbers)
+    if value is None:
+        raise wrong_type(name, text)
+    return value
+
+
+def to_number(text: str, kind: type) -> Any:
+    """An int or a float of 300, 1_000, 1e6, 300k, 1M; None where `text` is none of that kind."""
+    match = NUMBER.fullmatch(text)
+    if not match:
+        return float(text) if kind is float and text in ("nan", "inf", "-inf") else None
+    digits, unit = match[1].replace("_", ""), UNITS[match[2]]
+    if kind is float:
+        return float(digits) * unit
+    exact = Decimal(digits) * unit
+    return int(exact) if exact == exact.to_integral_value() else None
+
+
+def wrong_type(name: str, value: Any) -> ConfigError:
+    """The error of a value that is no number, word or tuple where one is needed."""
+    noun = NOUNS.get(declarations()[name].type, "a tuple of numbers")
+    return ConfigError(f"{name}={show(value)} is not {noun}.{_example(name)}")
+
+
+def _example(name: str) -> str:
+    """' Use --config.NAME=VALUE.' with the default of the setting."""
+    default = declarations()[name].default
+    return "" if default is None else f" Use --config.{name}={show(default)}."
+
+
+def _build(cls: Any, tree: Mapping[str, Any], path: str) -> Any:
+    """A dataclass from a dict, at any depth."""
+    hints = get_type_hints(cls)
+    for name in tree:
+        if name not in hints:
+            close = did_you_mean(path + name, [path + h for h in hints])
+            raise ConfigError(f"{path + name} is not a setting.{close}")
+    for name in hints:
+        if name not in tree:
+            raise ConfigError(f"{path + name} is missing. Start from configs/base.py.")
+    return cls(**{name: _convert(path + name, x, hints[name]) for name, x in tree.items()})
+
+
+def _convert(name: str, value: Any, hint: Any) -> Any:
+    """`value` as the type `hint`: an int is a float, a bool is not an int, a list is a tuple."""
+    if dataclasses.is_dataclass(hint):
+        if not isinstance(value, Mapping):
+            raise ConfigError(f"{name}={value} is a group of settings. Use --config.{name}.NAME=.")
+        return _build(hint, value, f"{name}.")
+    if get_origin(hint) is tuple:
+        return _convert_tuple(name, value, get_args(hint))
+    if value is None and declarations()[name].default is None:
+        return None
+    if hint is float and type(value) is int:
+        value = float(value)
+    if type(value) is not hint:
+        raise wrong_type(name, value)
+    _check_value(name, value)
+    return value
+
+
+def _convert_tuple(name: str, value: Any, hints: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A tuple whose elements keep the rules of `name`."""
+    if not isinstance(value, tuple | list):
+        raise wrong_type(name, value)
+    if hints[-1] is Ellipsis:
+        hints = hints[:1] * max(len(value), 1)
+    if len(value) != len(hints):
+        lengths = f"has length {len(value)}, not {len(hints)}"
+        raise ConfigError(f"{name}={show(value)} {lengths}.{_example(name)}")
+    return tuple(_convert(name, v, hint) for v, hint in zip(value, hints, strict=True))
+
+
+def _check_value(name: str, value: Any) -> None:
+    """Refuses a word that is no choice and a number outside its range (NaN is outside of all)."""
+    rule = declarations()[name].rule
+    if rule.choices and value not in rule.choices:
+        close = did_you_mean(value, rule.choices)
+        raise ConfigError(f"{name}={value} is none of {', '.join(rule.choices)}.{close}")
+    if rule.range and not (math.isfinite(value) and value in rule.range):
+        raise ConfigError(f"{name}={value} is not {rule.range}.{_example(name)}")

@@ -1,0 +1,81 @@
+"""Rules between settings, and which of them an algorithm reads."""
+
+import pytest
+
+from dtc.config import rules
+from dtc.config.errors import ConfigError
+from dtc.config.schema import Config, defaults
+from dtc.config.sections import ALGORITHMS
+from dtc.config.settings import from_dict, to_dict
+
+
+@pytest.fixture
+def toy(monkeypatch):
+    """An algorithm without sections of its own."""
+    monkeypatch.setitem(ALGORITHMS, "toy", ())
+
+
+def with_algorithm(name, **values):
+    """The defaults under an algorithm, with values such as dream__starts=100."""
+    tree = defaults()
+    tree["algorithm"]["name"] = name
+    for path, value in values.items():
+        section, field = path.split("__")
+        tree[section][field] = value
+    return tree
+
+
+def test_an_unknown_algorithm_is_answered_with_the_closest_one(toy):
+    with pytest.raises(ConfigError) as error:
+        from_dict(with_algorithm("toys"))
+    assert str(error.value) == "algorithm.name=toys is none of curious, toy. Did you mean toy?"
+
+
+def test_an_algorithm_runs_with_the_defaults_of_all_others(toy):
+    cfg = from_dict(with_algorithm("toy", replay__batch=24, run__prefill=128))
+    assert (cfg.algorithm.name, cfg.replay.batch) == ("toy", 24)
+    assert from_dict(to_dict(cfg)) == cfg
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        (
+            dict(dream__starts=64),
+            "dream.starts=64 is not read by algorithm.name=toy. Use "
+            "--config.algorithm.name=curious, or the default --config.dream.starts=128.",
+        ),
+        (dict(model__deter=64), "default --config.model.deter=128."),
+        (dict(model__size="1m"), "default --config.model.size=nano."),
+        (dict(dream__horizons=(8,)), "dream.horizons=8, is not read by"),
+    ],
+)
+def test_a_changed_setting_of_an_algorithm_that_is_idle_is_refused(toy, values, text):
+    with pytest.raises(ConfigError) as error:
+        from_dict(with_algorithm("toy", **values))
+    assert text in str(error.value)
+    assert from_dict(with_algorithm("curious", dream__starts=64)).dream.starts == 64
+
+
+def test_a_section_that_two_algorithms_share_is_read_by_both(toy, monkeypatch):
+    monkeypatch.setitem(ALGORITHMS, "heir", ("optimizer",))
+    cfg = from_dict(with_algorithm("heir", optimizer__actor_lr=1e-2))
+    assert cfg.optimizer.actor_lr == 1e-2
+    assert rules.idle_sections("toy")["optimizer"] == ["curious", "heir"]
+    assert "optimizer" not in rules.idle_sections("heir")
+
+
+def test_rules_of_sections_that_are_idle_do_not_hold(toy):
+    odd = dict(replay__batch=30)  # dream.starts=128 is no multiple of it
+    assert from_dict(with_algorithm("toy", **odd)).replay.batch == 30
+    with pytest.raises(ConfigError, match=r"dream.starts=128 is not a multiple"):
+        from_dict(with_algorithm("curious", **odd))
+
+
+def test_the_machine_s_rules_hold_for_every_algorithm(toy):
+    with pytest.raises(ConfigError, match=r"multiple of run.collect_steps=2"):
+        from_dict(with_algorithm("toy", run__prefill=65))
+
+
+def test_every_rule_is_a_section_s():
+    assert rules.RULES.keys() <= to_dict(Config()).keys()

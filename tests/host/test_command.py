@@ -1,0 +1,119 @@
+"""The command line: what it accepts, and the one sentence that answers everything else."""
+
+import pytest
+
+from dtc.commands import train
+from dtc.config.errors import ConfigError
+from dtc.host import command
+
+
+def parse(*args):
+    return command.parse(["launch/main.py", *args])
+
+
+def refusal(*args):
+    with pytest.raises(ConfigError) as error:
+        parse(*args)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def test_the_default_config_is_local_from_any_directory(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert parse().cfg.name == "local"
+    assert parse("--config=configs/v4_16.py").cfg.slice == "v4-16"
+
+
+def test_shortcuts_set_their_settings():
+    wanted = parse("--mesh=2,4", "--seed=3", "--steps=1000", "--updates=2", "--devices=8")
+    cfg = wanted.cfg
+    assert (cfg.mesh.data, cfg.mesh.ensemble, cfg.seed) == (2, 4, 3)
+    assert (cfg.run.steps, cfg.run.updates, wanted.num_devices) == (1000, 2, 8)
+
+
+@pytest.mark.parametrize("text", ["1000000", "1e6", "1M", "1000k", "1_000_000"])
+def test_whole_numbers_may_be_typed_short(text):
+    cfg = parse(f"--steps={text}", f"--config.replay.slots={text}").cfg
+    assert cfg.run.steps == cfg.replay.slots == 1_000_000
+
+
+def test_the_last_of_several_values_holds():
+    assert parse("--config=smoke", "--config=v4_8", "--seed=1", "--seed=2").cfg.seed == 2
+    assert parse("--config=smoke", "--config=v4_8").cfg.name == "v4_8"
+
+
+def test_every_setting_can_be_overridden_before_or_after_the_config_flag():
+    args = ("--config.dream.horizons=8,24", "--config=configs/v4_8.py", "--config.replay.slots=128")
+    cfg = parse(*args, "--noconfig.replay.latents", "--config.replay.frontier", "96").cfg
+    assert (cfg.dream.horizons, cfg.replay.slots, cfg.replay.frontier) == ((8, 24), 128, 96)
+    assert not cfg.replay.latents
+
+
+BAD = [
+    (("--config=configs/v4_9.py",), "Did you mean configs/v4_8.py?"),
+    (("--stpes=3",), "--stpes is not a flag. Did you mean --steps?"),
+    (("--nosteps",), "--nosteps is not a flag"),
+    (("--steps=1.5",), "--steps=1.5 is not a whole number from 0 up"),
+    (("--seed=-1",), "--seed=-1 is not a whole number from 0 up"),
+    (("--devices=two",), "--devices=two is not a whole number from 0 up"),
+    (("--devices=-1",), "--devices=-1 is not a whole number from 0 up"),
+    (("--config.replay.bach=3",), "Did you mean --config.replay.batch?"),
+    (("--config.replay.batch=3.5",), "replay.batch=3.5 is not a whole number"),
+    (("--config.dream.horizons=8,x",), "dream.horizons=8,x is not a tuple of numbers"),
+    (("--config.replay=3",), "--config.replay is a group of settings. Use --config.replay.NAME="),
+    (("--config.replay.latents=3",), "replay.latents=3 is not True or False"),
+    (("--config.model.deter=x",), "model.deter=x is not a whole number."),
+    (("--config.model.size=13m",), "model.size=13m is none of nano, 1m"),
+    (("--noconfig.replay.slots",), "is not a flag. Did you mean --config.replay.slots?"),
+    (("--resume=3",), "--resume=3 is not True or False"),
+    (("--workdir",), "workdir"),
+    (("--mesh=8",), "--mesh=8 is not DATA,ENSEMBLE"),
+    (("--resume",), "Use --workdir=DIR"),
+    (("--num_processes=2",), "Use --workdir=DIR"),
+    (("--process_id=2",), "is not below --num_processes=1"),
+    (("hello",), "hello is not a flag"),
+]
+
+
+@pytest.mark.parametrize(("args", "part"), BAD, ids=[a[0] for a, _ in BAD])
+def test_a_mistyped_command_is_answered_in_one_line(args, part):
+    assert part in refusal(*args)
+
+
+def test_a_run_directory_is_neither_overwritten_nor_resumed_from_nothing(tmp_path):
+    assert "holds no checkpoints" in refusal(f"--workdir={tmp_path}", "--resume")
+    (tmp_path / "checkpoints").mkdir()
+    assert "holds a run" in refusal(f"--workdir={tmp_path}")
+    assert parse(f"--workdir={tmp_path}", "--resume").resume
+
+
+def test_help_is_printed_with_status_0_and_an_unknown_section_is_refused(capsys):
+    assert train.main(["launch/main.py", "--help"]) == 0
+    text = capsys.readouterr().out
+    assert "--workdir=DIR" in text and "Configs: base, dreamerv3," in text and "  replay " in text
+    assert train.main(["launch/main.py", "--help=replay"]) == 0
+    assert "--config.replay.slots=4096" in capsys.readouterr().out
+    assert train.main(["launch/main.py", "--help=repla"]) == 2
+    assert "Did you mean replay?" in capsys.readouterr().err
+
+
+def test_a_refused_command_leaves_status_2_and_nothing_on_disk(tmp_path, capsys):
+    workdir = tmp_path / "run"
+    argv = ["launch/main.py", "--devices=8", "--mesh=3,1", f"--workdir={workdir}"]
+    assert train.main(argv) == 2
+    assert capsys.readouterr().err.startswith("mesh=3,1 is not 8 devices")
+    assert not workdir.exists()
+
+
+def test_the_command_to_continue_keeps_the_settings():
+    argv = ["launch/main.py", "--config=configs/smoke.py", "--workdir=a", "--seed=3"]
+    text = command.to_continue(argv, "runs/x y")
+    assert text == (
+        "python launch/main.py --config=configs/smoke.py --seed=3 '--workdir=runs/x y' --resume"
+    )
+    assert command.to_continue(text.split(), "b").count("--resume") == 1
+
+
+def test_the_command_to_continue_keeps_a_value_that_stands_apart():
+    text = command.to_continue(["dtc train", "--workdir", "a", "--config", "smoke"], "b")
+    assert text == "dtc train --config smoke --workdir=b --resume"
