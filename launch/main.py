@@ -5,4 +5,4 @@ import sys
 from dtc.commands import train
 
 if __name__ == "__main__":
-    sys.exit(train.main(sys.argv))
+    sys.exit(train.main(sys.argv[1:]))

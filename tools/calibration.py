@@ -5,4 +5,4 @@ import sys
 from dtc.commands import calibration
 
 if __name__ == "__main__":
-    sys.exit(calibration.main(sys.argv))
+    sys.exit(calibration.main(sys.argv[1:]))

@@ -5,4 +5,4 @@ import sys
 from dtc.commands import fit
 
 if __name__ == "__main__":
-    sys.exit(fit.main(sys.argv))
+    sys.exit(fit.main(sys.argv[1:]))

@@ -1,21 +1,59 @@
-"""The console script: `dtc train|evaluate|plot|fit|bench|gates|calibration ARGS`."""
+"""The console script: `dtc COMMAND ARGUMENTS`; `dtc --help` lists the commands."""
 
+import difflib
 import importlib
 import sys
+from collections.abc import Sequence
 
-COMMANDS = ("train", "evaluate", "plot", "fit", "bench", "gates", "calibration")
-WITH_PROGRAM = ("train", "fit", "calibration")
+import dtc
+
+# A module of this folder each, imported when it is asked for: most of them import JAX.
+COMMANDS = {
+    "train": "Trains an agent, or goes on where a run stopped.",
+    "evaluate": "Evaluates the newest checkpoint of a run and writes a GIF of episodes.",
+    "plot": "Draws runs into one figure.",
+    "fit": "Compiles the train step for a TPU slice, without one: memory and collectives.",
+    "bench": "Measures rates on this machine.",
+    "gates": "Runs the gates: what the agent must learn, and how fast.",
+    "calibration": "Measures whether novelty tells what the model does not know.",
+}
 
 
-def main() -> int:
-    """Exit status of the command that the first argument names."""
-    name, *rest = sys.argv[1:] or [""]
+def script() -> int:
+    """Exit status of what the person typed."""
+    return main(sys.argv[1:])
+
+
+def main(argv: Sequence[str]) -> int:
+    """Exit status of the command that the first argument names; 2 where it names none."""
+    name, *rest = argv or [""]
+    if name in ("--help", "-h"):
+        print(usage())
+        return 0
+    if name == "--version":
+        print(f"dtc {dtc.__version__}")
+        return 0
     if name not in COMMANDS:
-        print(f"dtc {name} is not a command. Use dtc {'|'.join(COMMANDS)}.", file=sys.stderr)
+        print(refusal(name), file=sys.stderr)
         return 2
-    command = importlib.import_module(f"dtc.commands.{name}")
-    return command.main([f"dtc {name}", *rest] if name in WITH_PROGRAM else rest)
+    return importlib.import_module(f"dtc.commands.{name}").main(rest)
+
+
+def usage() -> str:
+    """The commands, a line each."""
+    lines = [f"  {name:12s} {line}" for name, line in COMMANDS.items()]
+    head = ["Usage: dtc COMMAND ARGUMENTS", "", dtc.__doc__ or "", ""]
+    return "\n".join([*head, *lines, "", "dtc COMMAND --help lists the arguments of a command."])
+
+
+def refusal(name: str) -> str:
+    """One sentence on a name that is no command."""
+    if not name:
+        return f"dtc needs a command. Use dtc {'|'.join(COMMANDS)}."
+    close = difflib.get_close_matches(name, COMMANDS, n=1)
+    use = f"Did you mean dtc {close[0]}?" if close else f"Use dtc {'|'.join(COMMANDS)}."
+    return f"dtc {name} is not a command. {use}"
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(script())

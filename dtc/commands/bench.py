@@ -1,15 +1,14 @@
 """Measures rates on this machine.
 
-python tools/bench.py env                      environments: env_steps/s beside gymnax
-python tools/bench.py env --json=rates.json    the same, with every repeat written to a file
-python tools/bench.py train                    an update of configs/dreamerv3.py and its shares
-python tools/bench.py train --config=configs/local.py --horizons    updates at every dream horizon
+dtc bench env                      environments: env_steps/s beside gymnax
+dtc bench env --json=rates.json    the same, with every repeat written to a file
+dtc bench train                    an update of configs/dreamerv3.py and its shares
+dtc bench train --config=configs/local.py --horizons    updates at every dream horizon
 """
 
 import argparse
 import json
 import os
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -22,6 +21,7 @@ from jax import lax
 
 from dtc.commands import bench_train
 from dtc.core import mesh
+from dtc.core.keys import mesh_key, mesh_keys
 from dtc.core.types import Array, Environment, Key, Purpose, PyTree
 from dtc.envs import catalog, vector
 
@@ -30,7 +30,7 @@ Figures = dict[str, Any]
 
 def main(argv: Sequence[str]) -> int:
     """Exit status; each subcommand prints its table and returns its figures for --json."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser("dtc bench", description=(__doc__ or "").splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
     for add in (add_env, bench_train.add_train):
         command = add(commands)
@@ -40,7 +40,7 @@ def main(argv: Sequence[str]) -> int:
         parser.error(f"{rest[0]} is not a flag of {args.command}: see --help.")
     args.settings = rest
     try:
-        figures = args.run(args)
+        figures = args.measure(args)
     except ValueError as error:
         parser.error(str(error))
     if args.json:
@@ -65,7 +65,7 @@ def add_env(commands: Any) -> argparse.ArgumentParser:
     parser.add_argument("--programs", type=int, default=16, help="programs a repeat (default 16)")
     parser.add_argument("--repeats", type=int, default=15, help="repeats (default 15)")
     parser.add_argument("--devices", type=int, default=cores, help="CPU devices (default: cores)")
-    parser.set_defaults(run=env)
+    parser.set_defaults(measure=env)
     return parser
 
 
@@ -97,7 +97,7 @@ def env(args: argparse.Namespace) -> Figures:
     races = {name: Race(c, args) for name, c in contenders().items()}
     for _ in range(args.repeats):
         for race in races.values():
-            race.run()
+            race.lap()
     figures = {name: race.figures() for name, race in races.items()}
     _print_env(figures, args)
     return {"settings": _settings(args), "env_steps_per_second": figures, **_ratio(figures)}
@@ -105,7 +105,7 @@ def env(args: argparse.Namespace) -> Figures:
 
 def contenders() -> dict[str, Contender]:
     """All that take part, by name; gymnax where it is installed."""
-    found = {
+    entries = {
         "feeder": _ours("feeder", lambda env, obs_N: obs_N),
         "feeder, bf16[266]": _ours("feeder", _encoded),
         "feeder_ego": _ours("feeder_ego", lambda env, obs_N: obs_N),
@@ -114,12 +114,12 @@ def contenders() -> dict[str, Contender]:
         import gymnax
     except ImportError:
         print("gymnax is not installed: pip install gymnax to compare with it.")
-        return found
+        return entries
     game, params = gymnax.make("Breakout-MinAtar")
-    found["gymnax Breakout, float32"] = _gymnax(game, params, lambda obs_N: obs_N)
-    found["gymnax Breakout, uint8"] = _gymnax(game, params, lambda obs_N: obs_N.astype(jnp.uint8))
-    found["gymnax Breakout, no obs"] = _gymnax(game, params, lambda obs_N: None)
-    return found
+    entries["gymnax Breakout, float32"] = _gymnax(game, params, lambda obs_N: obs_N)
+    entries["gymnax Breakout, uint8"] = _gymnax(game, params, lambda obs_N: obs_N.astype(jnp.uint8))
+    entries["gymnax Breakout, no obs"] = _gymnax(game, params, lambda obs_N: None)
+    return entries
 
 
 def _ours(name: str, show: Callable[[Environment, PyTree], PyTree]) -> Contender:
@@ -128,7 +128,7 @@ def _ours(name: str, show: Callable[[Environment, PyTree], PyTree]) -> Contender
 
     def init(root: Key, ids_N: Array) -> PyTree:
         state, _ = vector.reset(root, ids_N, env)
-        keys_N = mesh.mesh_keys(root, Purpose.ACT_POLICY, ids_N, 0)
+        keys_N = mesh_keys(root, Purpose.ACT_POLICY, ids_N, 0)
         offset = jax.vmap(lambda key: jax.random.randint(key, (), 0, env.spec.max_steps))
         return state._replace(env=state.env._replace(step_count=offset(keys_N)))
 
@@ -154,7 +154,7 @@ def _gymnax(game: Any, params: Any, show: Callable[[Array], PyTree]) -> Contende
     """A gymnax environment with its own auto-reset, in which every call is an env step."""
 
     def init(root: Key, ids_N: Array) -> PyTree:
-        keys_N = mesh.mesh_keys(root, Purpose.ENV_RESET, ids_N, 0)
+        keys_N = mesh_keys(root, Purpose.ENV_RESET, ids_N, 0)
         return jax.vmap(game.reset, (0, None))(keys_N, params)[1]
 
     def step(root: Key, state: PyTree, action_N: Array, key_N: Key) -> tuple[PyTree, Any]:
@@ -166,10 +166,10 @@ def _gymnax(game: Any, params: Any, show: Callable[[Array], PyTree]) -> Contende
 
 
 class Race:
-    """One contender's compiled program, its carry, and the rates it has run."""
+    """One contender's compiled program, its carry, and the rates of its laps."""
 
     def __init__(self, contender: Contender, args: argparse.Namespace):
-        """Compiles and runs it once, so that no later run compiles."""
+        """Compiles and calls it once, so that no lap compiles."""
         self.num_programs = args.programs
         self.rates: list[float] = []
         grid = mesh.make_mesh(args.devices, 1, jax.devices()[: args.devices])
@@ -181,7 +181,7 @@ class Race:
 
         def program(carry: PyTree, call: Array, reused: PyTree) -> tuple[PyTree, PyTree]:
             del reused  # donated: its memory takes the outputs
-            key = mesh.mesh_key(root, Purpose.EVAL_POLICY, mesh.global_ids(1)[0], call)
+            key = mesh_key(root, Purpose.EVAL_POLICY, mesh.global_ids(1)[0], call)
             shape = (args.steps, num_local)
             action_key, env_key = jax.random.split(key)
             action_TN = jax.random.bits(action_key, shape) % contender.num_actions
@@ -208,7 +208,7 @@ class Race:
             self.carry, self.outputs, self.calls = carry, outputs, self.calls + 1
         jax.block_until_ready((self.carry, self.outputs))
 
-    def run(self) -> None:
+    def lap(self) -> None:
         """Times one repeat and notes its env_steps/s."""
         start = time.perf_counter()
         self._advance(self.num_programs)
@@ -251,7 +251,3 @@ def _print_env(figures: dict[str, Figures], args: argparse.Namespace) -> None:
         print(
             f"  feeder / gymnax Breakout: median {ratio['median']:.2f}x, best {ratio['best']:.2f}x"
         )
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -39,21 +39,21 @@ def add_train(commands: Any) -> argparse.ArgumentParser:
         "train",
         help="time of an update and its shares",
         description="Times one update and each of its parts on one device, all in turns. Takes "
-        f"launch/main.py's flags for settings too (default {DEFAULT}).",
+        f"dtc train's flags for settings too (default {DEFAULT}).",
         allow_abbrev=False,
     )
     parser.add_argument("--repeats", type=int, default=7, help="repeats (default 7)")
     parser.add_argument(
         "--horizons", action="store_true", help="time whole updates at every dream horizon instead"
     )
-    parser.set_defaults(run=train)
+    parser.set_defaults(measure=train)
     return parser
 
 
 def train(args: argparse.Namespace) -> Figures:
     """Prints and returns the milliseconds of an update: of its parts, or at each horizon."""
     has_config = any(arg.lstrip("-").split("=")[0] == "config" for arg in args.settings)
-    argv = ["tools/bench.py", *([] if has_config else [DEFAULT]), *args.settings]
+    argv = ["dtc bench", *([] if has_config else [DEFAULT]), *args.settings]
     cfg = dataclasses.replace(command.parse(argv).cfg, mesh=MeshConfig(1, 1))
     program = Program(cfg, mesh.make_mesh(1, 1, jax.devices()[:1]))
     print(_headline(cfg, program.agent), flush=True)
@@ -82,9 +82,9 @@ class Held:
 
 
 class Timed(NamedTuple):
-    """Something to time: `run` starts it and returns arrays to wait for."""
+    """Something to time."""
 
-    run: Callable[[], PyTree]
+    start: Callable[[], PyTree]  # returns arrays to wait for
     updates: int = 1  # how many updates' share of the work it does
 
 
@@ -95,9 +95,9 @@ def in_turns(timed: dict[str, Timed], repeats: int) -> dict[str, Figures]:
     for i in range(repeats + 1):
         for name, one in timed.items():
             start = time.perf_counter(), time.process_time()
-            jax.block_until_ready(one.run())
+            jax.block_until_ready(one.start())
             end = time.perf_counter(), time.process_time()
-            if i:  # the first run compiles
+            if i:  # the first time compiles
                 clock[name].append(1e3 * (end[0] - start[0]) / one.updates)
                 cpu[name].append(1e3 * (end[1] - start[1]) / one.updates)
     return {
@@ -114,7 +114,10 @@ def in_turns(timed: dict[str, Timed], repeats: int) -> dict[str, Figures]:
 def parts(held: Held, program: Program) -> dict[str, Timed]:
     """The whole update and its parts; each part gets what the ones before it computed."""
     a, num = program.agent, program.agent.updates_per_collect
-    jit = lambda fn, **kw: jax.jit(partial(fn, a=a), **kw)  # noqa: E731
+
+    def jit(fn: Callable[..., PyTree], **options: Any) -> Callable[..., PyTree]:
+        return jax.jit(partial(fn, a=a), **options)
+
     pure = {
         f: jit(f) for f in (world_model, members, dreams, actor_critics, replay_values, optimise)
     }
@@ -208,13 +211,13 @@ def at_horizons(held: Held, program: Program) -> dict[str, Timed]:
     """Whole updates at every horizon that boredom can choose."""
     a = program.agent
 
-    def run(bucket: int) -> PyTree:
+    def update(bucket: int) -> PyTree:
         curiosity = held.carrier.curiosity._replace(bucket=jnp.int32(bucket))
         held.carrier = held.carrier._replace(curiosity=curiosity)
         return held.advance(lambda c: program.train(c, jnp.int32(1)))
 
     return {
-        f"H={steps}": Timed(partial(run, i), a.updates_per_collect)
+        f"H={steps}": Timed(partial(update, i), a.updates_per_collect)
         for i, steps in enumerate(a.dream.horizons)
     }
 

@@ -1,6 +1,6 @@
 """Measures whether novelty tells what the model does not know, on data of the Feeder.
 
-python tools/calibration.py --seed=0 --workdir=runs/calibration
+dtc calibration --seed=0 --workdir=runs/calibration
 
 The model learns from random walks that never collect. Held out are fresh walks: in each of their
 states the step they take, and what collecting there would have brought. Does novelty rank these
@@ -53,11 +53,12 @@ Figures = dict[str, float]
 def main(argv: Sequence[str]) -> int:
     """Exit status; 2 after one sentence where the command is wrong."""
     if {"--help", "-h"} & set(argv):
-        print(f"{__doc__}\nAll flags are those of launch/main.py, and --json=FILE.")
+        print(f"{__doc__}\nAll flags are those of dtc train, and --json=FILE.")
         return 0
     paths = [Path(a.partition("=")[2]) for a in argv if a.startswith("--json=")]
     try:
-        wanted = command.parse([a for a in argv if not a.startswith("--json=")])
+        settings = [a for a in argv if not a.startswith("--json=")]
+        wanted = command.parse(["dtc calibration", *settings])
         if not wanted.cfg.env.name.startswith("feeder"):
             raise ConfigError(f"env.name={wanted.cfg.env.name} is no Feeder. Use feeder_ego.")
     except ConfigError as error:
@@ -74,30 +75,30 @@ def main(argv: Sequence[str]) -> int:
         ),
     )
     begin = time.monotonic()
-    found = calibrate(Program(cfg, mesh.make_mesh(1, 1, jax.devices()[:1])), cfg.seed)
-    found["minutes"] = (time.monotonic() - begin) / 60
-    writers.Console().print(writers.summary_table("Calibration of novelty", dict(found)))
+    figures = calibrate(Program(cfg, mesh.make_mesh(1, 1, jax.devices()[:1])), cfg.seed)
+    figures["minutes"] = (time.monotonic() - begin) / 60
+    writers.Console().print(writers.summary_table("Calibration of novelty", dict(figures)))
     for path in (*paths, wanted.workdir / "figures.json"):
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(found, indent=1) + "\n")
+        path.write_text(json.dumps(figures, indent=1) + "\n")
     return 0
 
 
 def calibrate(program: Program, seed: int) -> Figures:
     """The figures of one seed."""
-    run = make(program)
+    functions = make(program)
 
     def train(rows: int, updates: int) -> tuple[Carrier, np.ndarray]:
         state, novelty = program.init(jnp.uint32(seed)), []
-        state = run.fill(state, jnp.int32(rows))
+        state = functions.fill(state, jnp.int32(rows))
         for _ in range(updates // CHUNK):
-            state, mean = run.learn(state)
+            state, mean = functions.learn(state)
             novelty.append(float(mean))
         return state, np.asarray(novelty)
 
     _, repeated = train(FEW, REPEATS)
     state, _ = train(MANY, UPDATES)
-    return ranks(*run.score(state)) | {
+    return ranks(*functions.score(state)) | {
         "fall": float(repeated.max() / repeated[-1]),
         "novelty_peak": float(repeated.max()),
         "novelty_end": float(repeated[-1]),
@@ -227,7 +228,3 @@ def auroc(negative: np.ndarray, positive: np.ndarray) -> float:
     ranked: Any = rank(np.concatenate([negative, positive]))[len(negative) :]
     above = ranked.sum() - len(positive) * (len(positive) - 1) / 2
     return float(above / (len(positive) * len(negative)))
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv))

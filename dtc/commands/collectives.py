@@ -51,7 +51,7 @@ def collectives(text: str, mesh: Mesh) -> list[Collective]:
 
 def host_transfers(text: str) -> list[str]:
     """What in an HLO module would move data to or from the host while it runs."""
-    return sorted({next(filter(None, found)) for found in HOST.findall(text)})
+    return sorted({next(filter(None, groups)) for groups in HOST.findall(text)})
 
 
 def _depth(line: str) -> int:
@@ -112,11 +112,11 @@ def _groups(line: str, kind: str, num_devices: int) -> Iterator[tuple[int, ...]]
         raise ValueError(f"No {name} in {line.strip()}")
 
 
-def table(found: list[Collective]) -> str:
+def table(ledger: list[Collective]) -> str:
     """The ledger as text, a line for each entry."""
     line = "  {:20s} {:15s} {:6s} {:10s} {:>5} {:>12}".format
     lines = [line("kind", "axes", "dtype", "once per", "ops", "KiB")]
-    for c in found:
+    for c in ledger:
         axes, size = "+".join(c.axes) or "-", f"{c.num_bytes / 1024:,.1f}"
         lines.append(line(c.kind, axes, c.dtype, c.per, c.num_ops, size))
     return "\n".join(lines)

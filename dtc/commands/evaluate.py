@@ -1,6 +1,6 @@
 """Evaluates the newest checkpoint of a run and writes a GIF of episodes.
 
-python tools/evaluate.py --workdir=runs/NAME --episodes=50 --json=result.json
+dtc evaluate --workdir=runs/NAME --episodes=50 --json=result.json
 """
 
 import argparse
@@ -16,13 +16,14 @@ import numpy as np
 from PIL import Image
 
 from dtc.config.settings import Config, ConfigError
-from dtc.host import devices, figures, saved, writers
+from dtc.host import devices, saved, writers
 from dtc.host.devices import Processes
+from dtc.host.figures import episode
 from dtc.training import evaluation, trainer
 
 SCALE = 16  # pixels of a grid cell in the GIF
 GAP = 8  # pixels between real and predicted
-FIRST_EVALUATION = 1_000_000  # numbers no training run reaches: episodes of this tool's own
+FIRST_EVALUATION = 1_000_000  # a number that no training reaches: episodes of their own
 
 
 def main(argv: Sequence[str]) -> int:
@@ -42,10 +43,10 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser("dtc evaluate", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--workdir", type=Path, required=True, help="the run directory")
     parser.add_argument("--episodes", type=int, default=50, help="episodes a policy (default 50)")
-    parser.add_argument("--devices", type=int, default=0, help="as of launch/main.py")
+    parser.add_argument("--devices", type=int, default=0, help="as of dtc train")
     parser.add_argument("--gif", type=Path, help="the GIF (default WORKDIR/figures/episodes.gif)")
     parser.add_argument("--gif-episodes", type=int, default=2, help="episodes shown (default 2)")
     parser.add_argument("--json", type=Path, help="write the figures here too")
@@ -62,12 +63,12 @@ def evaluate(
     index = jnp.int32(FIRST_EVALUATION)
     result: dict[str, Any] = {"update": update, "episodes": episodes}
     for kind, greedy in (("greedy", True), ("sampled", False)):
-        run = evaluation.make_evaluate(a, on, episodes, greedy=greedy)
-        found = jax.device_get(run(root, params, index))
-        result |= {f"{kind}/{name}": float(x) for name, x in found.items()}
+        play = evaluation.make_evaluate(a, on, episodes, greedy=greedy)
+        means = jax.device_get(play(root, params, index))
+        result |= {f"{kind}/{name}": float(x) for name, x in means.items()}
     for kind in program.references:
-        found = jax.device_get(evaluation.make_reference(a, on, episodes, kind)(root, index))
-        result[f"{kind}/return"] = float(found["return"])
+        means = jax.device_get(evaluation.make_reference(a, on, episodes, kind)(root, index))
+        result[f"{kind}/return"] = float(means["return"])
     path = gif or workdir / "figures" / "episodes.gif"
     frames: list[Image.Image] = []
     for i in range(gif_episodes):
@@ -81,7 +82,7 @@ def evaluate(
 def film(dream: evaluation.Dream) -> list[Image.Image]:
     """One picture a step: what was seen on the left, the model's open-loop prediction beside it."""
     grids = {k: np.asarray(x, np.float32) for k, x in dream.seen.items() if x.ndim == 4}
-    palettes = {name: figures.palette_of(x) for name, x in grids.items()}
+    palettes = {name: episode.palette_of(x) for name, x in grids.items()}
     pairs = [
         (_picture(dream.seen, t, palettes), _picture(dream.predicted, t, palettes))
         for t in range(int(dream.alive.sum()))
@@ -95,7 +96,7 @@ def _picture(obs: Mapping[str, Any], t: int, palettes: Mapping[str, np.ndarray])
     for name in sorted(obs):
         x = np.asarray(obs[name][t], np.float32)
         if name in palettes:
-            parts.append(figures.to_rgb(x, palettes[name]))
+            parts.append(episode.to_rgb(x, palettes[name]))
         else:
             bars = np.clip(x.reshape(1, -1), 0, 1)
             parts.append(np.repeat((1 - bars)[..., None], 3, -1))
@@ -106,7 +107,3 @@ def _picture(obs: Mapping[str, Any], t: int, palettes: Mapping[str, np.ndarray])
     image = (np.concatenate(padded) * 255).astype(np.uint8)
     image = image.repeat(SCALE, 0).repeat(SCALE, 1)
     return np.pad(image, ((GAP, GAP), (GAP, GAP), (0, 0)), constant_values=255)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

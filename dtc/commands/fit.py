@@ -1,7 +1,7 @@
 """Compiles the train step for a TPU slice, without one, and prints its memory and collectives.
 
-python tools/fit.py --config=configs/v4_8.py                  # needs libtpu, takes a few minutes
-python tools/fit.py --config=configs/v4_16.py --mesh=8,1 --config.replay.slots=8192
+dtc fit --config=configs/v4_8.py                  # needs libtpu, takes a few minutes
+dtc fit --config=configs/v4_16.py --mesh=8,1 --config.replay.slots=8192
 """
 
 import argparse
@@ -41,15 +41,16 @@ WITHOUT_TPU = {  # libtpu asks neither a metadata server nor for the lock of a r
 def main(argv: Sequence[str]) -> int:
     """Exit status: 2 after one sentence where the command is wrong or the program does not fit."""
     parser = argparse.ArgumentParser(
+        "dtc fit",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="All other flags are those of launch/main.py: --config=, --config.A.B=, --mesh=.",
+        epilog="All other flags are those of dtc train: --config=, --config.A.B=, --mesh=.",
         allow_abbrev=False,
     )
     parser.add_argument("--json", type=Path, help="write the figures here too")
-    args, rest = parser.parse_known_args(argv[1:])
+    args, rest = parser.parse_known_args(argv)
     try:
-        figures = fit(on_slice(command.parse([argv[0], *rest])))
+        figures = fit(on_slice(command.parse(["dtc fit", *rest])))
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 2
@@ -199,7 +200,3 @@ def report(figures: Figures, cfg: Config) -> None:
     print("Collectives, with the size of their results on a device:")
     print(collectives.table([collectives.Collective(**c) for c in figures["collectives"]]))
     print(f"Host transfers: {', '.join(figures['host_transfers']) or 'none'}.")
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv))

@@ -1,23 +1,22 @@
 """Runs the gates: what the agent must learn on problems people know, and how fast.
 
-python tools/gates.py --gate=cartpole --seeds=3     # or several: --gate=cartpole,deepsea
-python tools/gates.py --all --seeds=3 --jobs=2      # the table, two runs at a time
-python tools/gates.py --all --seeds=3 --controls    # the table, and each gate's ablations
-python tools/gates.py --list
+dtc gates --gate=cartpole --seeds=3     # or several: --gate=cartpole,deepsea
+dtc gates --all --seeds=3 --jobs=2      # the table, two runs at a time
+dtc gates --all --seeds=3 --controls    # the table, and each gate's ablations
+dtc gates --list
 
-A seed is one run of launch/main.py with configs/local.py as it is; only environment, budget and
-mode differ between gates. Runs, results and curves lie under --workdir, one directory a gate and
+A seed is one `dtc train` with configs/local.py as it is; only environment, budget and mode differ
+between gates. Runs, results and curves lie under --workdir, one directory a gate and
 seed; a command that was interrupted goes on where it stopped when it is given again.
 """
 
 import argparse
-import dataclasses
 import json
 import operator
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent import futures
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,105 +24,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from rich.table import Table
 
-from dtc.commands import measures
-from dtc.host import figures, saved, writers
+from dtc.commands.gate_table import GATES, Gate
+from dtc.commands.measures import Figures
+from dtc.host import saved, writers
+from dtc.host.figures import curves
 
-ROOT = Path(__file__).resolve().parents[2]
 EPISODES = 50  # of each evaluation
 WIDTH = 160  # columns of a table that goes to a file
 
-Figures = dict[str, float]
 OPS = {">=": operator.ge, "<=": operator.le, "<": operator.lt}
-
-
-class Bar(NamedTuple):
-    """What a figure must reach, and what we would like it to reach."""
-
-    figure: str
-    op: str
-    must: float | None
-    goal: float | None
-
-
-@dataclasses.dataclass(frozen=True)
-class Gate:
-    """One task with its budget; every seed must pass every bar."""
-
-    flags: tuple[str, ...]  # of launch/main.py
-    measure: Callable[[Path], Figures]
-    bars: tuple[Bar, ...]
-    controls: tuple[str, ...] = ()  # further flags, one ablation each
-    program: str = "launch/main.py"  # what makes the run directory
-
-
-def task(env: str, steps: int, mode: str = "mix") -> tuple[str, ...]:
-    """Flags of a gate: environment, environment steps and mode."""
-    return (f"--config.env.name={env}", f"--steps={steps}", f"--config.behaviour.mode={mode}")
-
-
-NO_MEMBERS = "--config.ensemble.members=0 --config.behaviour.mode=task"
-SEED_NOVELTY = "--config.curiosity.novelty=seed"
-ERROR_REWARD = "--config.curiosity.novelty=error --config.curiosity.boredom_up=0"
-RANDOM_NETWORK = "--config.curiosity.novelty=rnd"
-
-GATES = {
-    "cartpole": Gate(
-        task("gymnax/CartPole-v1", 50_000),
-        lambda run: measures.returns(run, reach=475),
-        (Bar("return", ">=", 475, 475), Bar("steps_to_475", "<=", 50_000, 25_000)),
-        (NO_MEMBERS,),
-    ),
-    "feeder": Gate(
-        task("feeder_ego", 120_000),  # of the 150k allowed: what 30 minutes suffice for
-        measures.returns,
-        (
-            Bar("return", ">=", 40, 58),
-            Bar("bouncing_fraction", "<", 0.05, 0.05),
-            Bar("collected_fraction", ">=", None, 0.75),
-        ),
-        (NO_MEMBERS,),
-    ),
-    "deepsea10": Gate(
-        task("deepsea/10", 20_000),
-        measures.deepsea,
-        (Bar("last_100", ">=", 0.9, 0.9),),
-        (NO_MEMBERS, SEED_NOVELTY, ERROR_REWARD),
-    ),
-    "deepsea20": Gate(
-        task("deepsea/20", 40_000),
-        measures.deepsea,
-        (Bar("first_success", "<=", None, 1000), Bar("solved_after", "<=", None, 2000)),
-        (NO_MEMBERS,),
-    ),
-    "keydoor": Gate(
-        task("keydoor", 60_000, "explore"),
-        measures.keydoor,
-        (Bar("states_seen", ">=", 0.9, 0.95), Bar("return", ">=", 0.8, 0.9)),
-        (RANDOM_NETWORK, SEED_NOVELTY, ERROR_REWARD),
-    ),
-    "noisytv": Gate(
-        task("noisytv", 60_000, "explore"),
-        measures.noisytv,
-        (Bar("white_ratio", "<=", 2.0, 1.5), Bar("pseudo_ratio", "<=", None, 1.5)),
-        (SEED_NOVELTY, ERROR_REWARD),
-    ),
-    "calibration": Gate(
-        ("--config.env.name=feeder_ego",),
-        measures.recorded,
-        (
-            Bar("spearman", ">=", 0.4, 0.5),
-            Bar("auroc", ">=", 0.8, 0.9),
-            Bar("fall", ">=", 5, 10),
-        ),
-        program="tools/calibration.py",
-    ),
-    "pendulum": Gate(
-        task("gymnax/Pendulum-v1", 50_000),
-        measures.returns,
-        (Bar("return", ">=", -400, -250),),
-        (NO_MEMBERS,),
-    ),
-}
 
 
 def main(argv: Sequence[str]) -> int:
@@ -143,16 +52,16 @@ def main(argv: Sequence[str]) -> int:
     results = run_gates(
         names, args.workdir, args.seeds, args.controls, tuple(args.flags), args.jobs
     )
-    found = {name: summary(GATES[name], result) for name, result in results.items()}
-    console.print(_table(found))
+    rows = {name: summary(GATES[name], result) for name, result in results.items()}
+    console.print(_table(rows))
     if args.json:
-        args.json.write_text(json.dumps(found, indent=1) + "\n")
-    return 0 if all(row["passed"] for rows in found.values() for row in rows) else 1
+        args.json.write_text(json.dumps(rows, indent=1) + "\n")
+    return 0 if all(row["passed"] for bars in rows.values() for row in bars) else 1
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        "dtc gates", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--gate", help=f"one or more of {', '.join(GATES)}")
@@ -163,7 +72,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--workdir", type=Path, default=Path("runs/gates"), help="for all runs")
     parser.add_argument("--controls", action="store_true", help="run each gate's ablations too")
     parser.add_argument("--json", type=Path, help="write the table here too")
-    parser.add_argument("--flags", nargs="*", default=[], help="more flags of launch/main.py")
+    parser.add_argument("--flags", nargs="*", default=[], help="more flags of dtc train")
     return parser
 
 
@@ -174,100 +83,108 @@ def _count(text: str) -> int:
     return count
 
 
+class Job(NamedTuple):
+    """One seed of a gate as it is, or of one of its ablations."""
+
+    gate: str
+    ablation: str  # its flags; '': none
+    seed: int
+
+    @property
+    def label(self) -> str:
+        """`ours`, or the settings of the ablation: members=0,mode=task."""
+        return ",".join(flag.split(".")[-1] for flag in self.ablation.split()) or "ours"
+
+
 def run_gates(
     names: Sequence[str],
     workdir: Path,
     seeds: int,
     controls: bool,
     flags: tuple[str, ...],
-    jobs: int,
+    num_at_once: int,
 ) -> dict[str, dict[str, list[Figures]]]:
-    """Figures of every seed, by gate and variant: `ours` and the ablations.
+    """Figures of every seed, by gate and label: `ours` and the ablations.
 
-    `jobs` of them run at a time. Where one fails, those under way end first, and no other starts.
+    Where a job fails, those under way end first, and no other starts.
     """
-    runs = [
-        (name, variant, seed)
+    jobs = [
+        Job(name, ablation, seed)
         for name in names
-        for variant in ("", *GATES[name].controls * controls)
+        for ablation in ("", *GATES[name].controls * controls)
         for seed in range(seeds)
     ]
 
-    def figures_of(run: tuple[str, str, int]) -> Figures:
-        name, variant, seed = run
-        path = workdir / name / _label(variant) / f"seed{seed}"
-        found = run_seed(GATES[name], path, seed, (*flags, *variant.split()))
-        print(f"{name}, {_label(variant)}, seed {seed}: {_text(found)}", flush=True)
-        return found
+    def figures_of(job: Job) -> Figures:
+        path = workdir / job.gate / job.label / f"seed{job.seed}"
+        figures = run_seed(GATES[job.gate], path, job.seed, (*flags, *job.ablation.split()))
+        print(f"{job.gate}, {job.label}, seed {job.seed}: {_text(figures)}", flush=True)
+        return figures
 
     results: dict[str, dict[str, list[Figures]]] = {name: {} for name in names}
-    with futures.ThreadPoolExecutor(jobs) as pool:  # each waits for a process of its own
-        for (name, variant, _), found in zip(runs, pool.map(figures_of, runs), strict=True):
-            results[name].setdefault(_label(variant), []).append(found)
+    with futures.ThreadPoolExecutor(num_at_once) as pool:  # each waits for a process of its own
+        for job, figures in zip(jobs, pool.map(figures_of, jobs), strict=True):
+            results[job.gate].setdefault(job.label, []).append(figures)
     for name in names:
         _draw(workdir / name, seeds, list(results[name]))
     return results
 
 
-def _label(variant: str) -> str:
-    """`ours`, or the settings of an ablation: members=0,mode=task."""
-    return ",".join(flag.split(".")[-1] for flag in variant.split()) or "ours"
+def _text(figures: Figures) -> str:
+    return ", ".join(f"{k} {v:.4g}" for k, v in figures.items())
 
 
-def _text(found: Figures) -> str:
-    return ", ".join(f"{k} {v:.4g}" for k, v in found.items())
-
-
-def run_seed(gate: Gate, run: Path, seed: int, flags: tuple[str, ...]) -> Figures:
+def run_seed(gate: Gate, workdir: Path, seed: int, flags: tuple[str, ...]) -> Figures:
     """The figures of one seed, from its result file or by running it to its end."""
-    result = run / "result.json"
+    result = workdir / "result.json"
     if not result.is_file():
         start = time.monotonic()
-        _train(gate, run, seed, flags)
-        if gate.program == "launch/main.py":
-            _check_finished(run)
-        found = gate.measure(run) | {"wall_minutes": (time.monotonic() - start) / 60}
-        result.write_text(json.dumps(found, indent=1) + "\n")
+        _start(gate, workdir, seed, flags)
+        if gate.command == "train":
+            _check_finished(workdir)
+        figures = gate.measure(workdir) | {"wall_minutes": (time.monotonic() - start) / 60}
+        result.write_text(json.dumps(figures, indent=1) + "\n")
     return json.loads(result.read_text())
 
 
-def _train(gate: Gate, run: Path, seed: int, flags: tuple[str, ...]) -> None:
-    """Starts or resumes the run."""
-    command = [sys.executable, gate.program, *gate.flags, *flags]
-    command += [f"--seed={seed}", f"--workdir={run}"]
-    if gate.program == "launch/main.py":
+def _start(gate: Gate, workdir: Path, seed: int, flags: tuple[str, ...]) -> None:
+    """Starts or resumes a process of its own and waits for its end."""
+    command = [sys.executable, "-m", "dtc.commands", gate.command, *gate.flags, *flags]
+    command += [f"--seed={seed}", f"--workdir={workdir}"]
+    if gate.command == "train":
         command.append(f"--config.run.eval_episodes={EPISODES}")
-        if any((run / "checkpoints").glob("*")):
+        if any((workdir / "checkpoints").glob("*")):
             command.append("--resume")
-    run.parent.mkdir(parents=True, exist_ok=True)
-    with (run.parent / f"{run.name}.log").open("a") as log:
-        subprocess.run(command, cwd=ROOT, stdout=log, stderr=log, check=True)
+    workdir.parent.mkdir(parents=True, exist_ok=True)
+    with (workdir.parent / f"{workdir.name}.log").open("a") as log:
+        subprocess.run(command, stdout=log, stderr=log, check=True)
 
 
-def _check_finished(run: Path) -> None:
+def _check_finished(workdir: Path) -> None:
     """Raises SystemExit where the run was stopped before its budget was used."""
-    budget = saved.settings(run).run.steps
-    *_, last = writers.read_metrics(run / writers.METRICS)
+    budget = saved.settings(workdir).run.steps
+    *_, last = writers.read_metrics(workdir / writers.METRICS)
     if last["env_steps"] < budget:
         raise SystemExit(
-            f"{run} stopped after {last['env_steps']} of {budget} environment steps. "
+            f"{workdir} stopped after {last['env_steps']} of {budget} environment steps. "
             "Give the same command again to go on."
         )
 
 
 def _draw(directory: Path, seeds: int, labels: Sequence[str]) -> None:
     """Curves of all seeds beside the reference policies, one panel: DIRECTORY/curves.png."""
-    runs, last = {}, {}
+    records: dict[str, list[writers.Record]] = {}
+    last: writers.Record = {}
     for label in labels:
         for seed in range(seeds):
             path = directory / label / f"seed{seed}" / writers.METRICS
             if path.is_file():
-                runs[f"{label} {seed}"] = list(writers.read_metrics(path))
-                *_, last = runs[f"{label} {seed}"]
-    if runs:
+                records[f"{label} {seed}"] = list(writers.read_metrics(path))
+                *_, last = records[f"{label} {seed}"]
+    if records:
         names = [name for name in ("random", "scripted") if f"eval/{name}" in last]
         baselines = {name: last[f"eval/{name}"] for name in names}
-        figures.compare(directory / "curves.png", runs, ["eval/return"], baselines)
+        curves.compare(directory / "curves.png", records, ["eval/return"], baselines)
 
 
 def summary(gate: Gate, results: dict[str, list[Figures]]) -> list[dict[str, Any]]:
@@ -275,7 +192,7 @@ def summary(gate: Gate, results: dict[str, list[Figures]]) -> list[dict[str, Any
     ours = results["ours"]
     rows = []
     for bar in gate.bars:
-        values = [found[bar.figure] for found in ours]
+        values = [figures[bar.figure] for figures in ours]
         rows.append(
             bar._asdict()
             | {
@@ -286,7 +203,7 @@ def summary(gate: Gate, results: dict[str, list[Figures]]) -> list[dict[str, Any
                     "random" if bar.figure == "return" else f"random_{bar.figure}"
                 ),
                 "controls": {k: [f[bar.figure] for f in v] for k, v in results.items()},
-                "minutes": max(found["minutes"] for found in ours),
+                "minutes": max(figures["minutes"] for figures in ours),
                 "passed": _reaches(values, bar.op, bar.must),
                 "goal_met": _reaches(values, bar.op, bar.goal),
             }
@@ -309,10 +226,10 @@ def interquartile_mean(values: Sequence[float]) -> float:
 COLUMNS = ("gate", "figure", "must", "goal", "seeds", "worst", "IQM", "random", "controls", "min")
 
 
-def _table(found: dict[str, list[dict[str, Any]]]) -> Table:
+def _table(rows: dict[str, list[dict[str, Any]]]) -> Table:
     table = Table(*COLUMNS, title="Gates")
-    for name, rows in found.items():
-        for row in rows:
+    for name, bars in rows.items():
+        for row in bars:
             others = [f"{k} {_numbers(v)}" for k, v in row["controls"].items() if k != "ours"]
             mark = "" if row["passed"] else " FAILED"
             table.add_row(
@@ -347,7 +264,3 @@ def _listing() -> Table:
                 name, bar.figure, _bar(row, "must"), _bar(row, "goal"), " ".join(gate.flags)
             )
     return table
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

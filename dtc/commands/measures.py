@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dtc.config import settings as config
-from dtc.core.types import Environment, Key, Row, TimeStep
+from dtc.core.types import Environment, Key, PyTree, Row, TimeStep
 from dtc.data import replay
 from dtc.envs import catalog, vector
 from dtc.envs import keydoor as rooms
@@ -21,41 +21,41 @@ SOLVED = 0.9  # of them
 LAST_PART = 0.2  # of the run that habits are measured in
 
 
-def returns(run: Path, reach: float | None = None) -> Figures:
+def returns(workdir: Path, reach: float | None = None) -> Figures:
     """Last evaluation, references, minutes; with `reach`, the first evaluation that reached it."""
-    records = list(writers.read_metrics(run / writers.METRICS))
+    records = list(writers.read_metrics(workdir / writers.METRICS))
     evaluated = [r for r in records if "eval/return" in r]
     last = evaluated[-1]
-    found = {name.removeprefix("eval/"): last[name] for name in last if name.startswith("eval/")}
-    found |= {"minutes": last["seconds"] / 60, "env_steps": last["env_steps"]}
+    figures = {k.removeprefix("eval/"): x for k, x in last.items() if k.startswith("eval/")}
+    figures |= {"minutes": last["seconds"] / 60, "env_steps": last["env_steps"]}
     if reach is not None:
         steps = [r["env_steps"] for r in evaluated if r["eval/return"] >= reach]
-        found[f"steps_to_{reach:g}"] = steps[0] if steps else float("inf")
-    return found
+        figures[f"steps_to_{reach:g}"] = steps[0] if steps else float("inf")
+    return figures
 
 
-def rows_of(run: Path) -> Row:
+def rows_of(workdir: Path) -> Row:
     """Every row in the replay of the newest checkpoint, oldest first, leaves [T, N, ...].
 
     The whole run where `replay.slots` x `env.num_envs` is at least its calls.
     """
-    cfg = config.on_devices(saved.settings(run), 1)
-    program, carrier, _ = saved.restore(run, cfg)
+    cfg = config.on_devices(saved.settings(workdir), 1)
+    program, carrier, _ = saved.restore(workdir, cfg)
     rows, _ = replay.history(carrier.replay, program.agent.codecs)
     return jax.tree.map(np.asarray, rows)
 
 
-def deepsea(run: Path) -> Figures:
+def deepsea(workdir: Path) -> Figures:
     """Successes of the training episodes: the first, when solved, and among the last 100.
 
     `solved_after` is the number of episodes after which the latest 100 held 90 successes.
     """
-    rows = rows_of(run)
+    rows = rows_of(workdir)
     won = rows.reward[np.nonzero(rows.last)] > 0.5  # in the order of their ends
     first = np.flatnonzero(won)
     recent = np.convolve(won, np.ones(WINDOW), "valid") / WINDOW
     solved = np.flatnonzero(recent >= SOLVED)
-    return returns(run) | {
+    return returns(workdir) | {
         "episodes": len(won),
         "first_success": float(first[0] + 1) if len(first) else float("inf"),
         "solved_after": float(solved[0] + WINDOW) if len(solved) else float("inf"),
@@ -63,13 +63,19 @@ def deepsea(run: Path) -> Figures:
     }
 
 
-def keydoor(run: Path) -> Figures:
+def keydoor(workdir: Path) -> Figures:
     """Share of the reachable (cell, key, door) states that the run, or a random walk, has seen."""
-    rows = rows_of(run)
-    share = lambda obs: len(np.unique(rooms.state_id(obs))) / rooms.reachable().sum()  # noqa: E731
+    rows = rows_of(workdir)
     walked = random_walk(rooms.keydoor(), *rows.first.shape)
-    figures = {"states_seen": share(rows.obs), "random_states_seen": share(walked.obs)}
-    return returns(run) | {name: float(x) for name, x in figures.items()}
+    return returns(workdir) | {
+        "states_seen": _states_seen(rows.obs),
+        "random_states_seen": _states_seen(walked.obs),
+    }
+
+
+def _states_seen(obs: PyTree) -> float:
+    """Share of the reachable states among key-and-door observations."""
+    return float(len(np.unique(rooms.state_id(obs))) / rooms.reachable().sum())
 
 
 def random_walk(env: Environment, calls: int, num_envs: int) -> TimeStep:
@@ -86,19 +92,18 @@ def random_walk(env: Environment, calls: int, num_envs: int) -> TimeStep:
     return jax.device_get(walk(jax.random.split(jax.random.fold_in(root, 1), calls)))
 
 
-def noisytv(run: Path) -> Figures:
+def noisytv(workdir: Path) -> Figures:
     """How often the run watched each channel in its last fifth, as a multiple of chance."""
-    rows = rows_of(run)
+    rows = rows_of(workdir)
     recent = slice(-int(LAST_PART * len(rows.action)), None)
     action = rows.action[recent][~rows.last[recent]]
-    num_actions = catalog.make(saved.settings(run).env.name).spec.action.num_classes or 1
-    times_chance = lambda i: float((action == i).mean()) * num_actions  # noqa: E731
-    return returns(run) | {
-        "white_ratio": times_chance(num_actions - 2),
-        "pseudo_ratio": times_chance(num_actions - 1),
+    num_actions = catalog.make(saved.settings(workdir).env.name).spec.action.num_classes or 1
+    channels = {"white_ratio": num_actions - 2, "pseudo_ratio": num_actions - 1}
+    return returns(workdir) | {
+        name: float((action == channel).mean()) * num_actions for name, channel in channels.items()
     }
 
 
-def recorded(run: Path) -> Figures:
-    """The figures a tool left in its run directory."""
-    return json.loads((run / "figures.json").read_text())
+def recorded(workdir: Path) -> Figures:
+    """The figures that a command left in its run directory."""
+    return json.loads((workdir / "figures.json").read_text())

@@ -1,21 +1,21 @@
 """Draws runs into one figure from their metrics.jsonl.
 
-python tools/plot.py runs/local-* --out=curves.png --metric eval/return curiosity/novelty
+dtc plot runs/local-* --out=curves.png --metric eval/return curiosity/novelty
 """
 
 import argparse
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dtc.host import figures, writers
+from dtc.host import writers
+from dtc.host.figures import curves
 
 
 def main(argv: Sequence[str]) -> int:
     """Exit status; 2 where a run or a metric is missing."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser("dtc plot", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("runs", nargs="+", type=Path, help="run directories")
     parser.add_argument("--metric", nargs="+", default=["eval/return"], help="metrics, one a panel")
     parser.add_argument("--out", type=Path, default=Path("curves.png"), help="the picture")
@@ -29,7 +29,7 @@ def main(argv: Sequence[str]) -> int:
     for metric in args.metric:
         if metric not in known:
             parser.error(f"--metric={metric} is in none of them: use {', '.join(sorted(known))}.")
-    figures.compare(args.out, runs, args.metric)
+    curves.compare(args.out, runs, args.metric)
     if args.json:
         args.json.write_text(json.dumps(_curves(runs, args.metric)) + "\n")
     print(args.out)
@@ -40,12 +40,7 @@ def _curves(runs: dict[str, list[writers.Record]], metrics: list[str]) -> dict[s
     """{run: {metric: [[env steps, value], ...]}}."""
     return {
         run: {
-            m: [[*point] for point in zip(*figures.series(records, m), strict=True)]
-            for m in metrics
+            m: [[*point] for point in zip(*curves.series(records, m), strict=True)] for m in metrics
         }
         for run, records in runs.items()
     }
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

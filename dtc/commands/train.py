@@ -1,7 +1,9 @@
-"""Trains an agent: `python launch/main.py --config=NAME --workdir=DIR`; --help lists the flags."""
+"""Trains an agent: `dtc train --config=NAME --workdir=DIR`; --help lists the flags."""
 
+import shlex
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from dtc.config.errors import ConfigError
 from dtc.host import command
@@ -9,22 +11,26 @@ from dtc.host import command
 
 def main(argv: Sequence[str]) -> int:
     """Exit status of the run; 2 after one sentence where the command cannot be carried out."""
+    typed = [started_as(), *argv]
     try:
         text = command.help_text(argv)
         if text:
             print(text)
             return 0
-        wanted = command.parse(argv)
-        from dtc.host import devices  # JAX takes a second to load, which help and refusals save
+        wanted = command.parse(typed)
+        from dtc.host import devices  # JAX takes a second to load: help and refusals need not wait
 
-        cfg, found = devices.start(wanted.cfg, wanted.num_devices, wanted.processes)
-        from dtc.host import loop as run
+        cfg, here = devices.start(wanted.cfg, wanted.num_devices, wanted.processes)
+        from dtc.host import loop  # all of the agent: a wrong command need not wait for it
 
-        return run.run(cfg, wanted.workdir, wanted.resume, found, argv)
+        return loop.run(cfg, wanted.workdir, wanted.resume, here, typed)
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 2
 
 
-if __name__ == "__main__":
-    sys.exit(main(sys.argv))
+def started_as() -> str:
+    """What a person types before the flags: `dtc train`, or `python` and the script."""
+    script = Path(sys.argv[0])
+    is_script = script.suffix == ".py" and script.stem != "__main__"
+    return f"python {shlex.quote(sys.argv[0])}" if is_script else "dtc train"

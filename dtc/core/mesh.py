@@ -1,10 +1,11 @@
-"""The mesh ('data', 'ensemble'): shapes, global ids, keys by global ids, and the collectives.
+"""The mesh ('data', 'ensemble'): shapes, global ids, collectives, and programs on it.
 
 Every device is a data shard; the `ensemble` axis additionally splits the world-model members. All
 functions here also work outside `shard_map`, where they act as one device, so that each module can
 be tested alone.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -12,10 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.experimental import mesh_utils
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from dtc.core.types import Array, Key, Purpose, PyTree
+from dtc.core.types import Array, PyTree
 
 AXES = ("data", "ensemble")
 SHARDED = P(AXES)  # environments, replay, samples: over every device
@@ -43,27 +44,46 @@ def make_mesh(data: int, ensemble: int, devices: Any = None) -> Mesh:
     return Mesh(np.asarray(grid), AXES)
 
 
+def sharded(
+    fn: Callable[..., Any], on: Mesh, in_specs: Any, out_specs: Any, donate: tuple[int, ...] = ()
+) -> Any:
+    """jit of a manual shard_map of `fn`, with the same explicit shardings at the jit boundary.
+
+    Args:
+      in_specs, out_specs: pytrees of PartitionSpecs, prefixes of the arguments and results.
+      donate: numbers of the arguments whose memory the results may take.
+    """
+    mapped = jax.shard_map(fn, mesh=on, in_specs=in_specs, out_specs=out_specs, check_vma=True)
+    return jax.jit(
+        mapped,
+        in_shardings=shardings(on, in_specs),
+        out_shardings=shardings(on, out_specs),
+        donate_argnums=donate,
+    )
+
+
+def shardings(on: Mesh, specs: PyTree) -> PyTree:
+    """The specs as NamedShardings of the mesh."""
+    return jax.tree.map(lambda s: NamedSharding(on, s), specs, is_leaf=lambda x: isinstance(x, P))
+
+
 def padded_members(num_members: int, ensemble: int) -> int:
     """Members after padding with ghosts: the next multiple of the `ensemble` axis (5 -> 6 on 2)."""
     return -(-num_members // ensemble) * ensemble
 
 
-def mesh_key(root: Key, purpose: Purpose, global_id: Array | int, step: Array | int) -> Key:
-    """The key of one draw: fold_in(root, purpose, global id, step); never a device index.
-
-    Args:
-      root: the carrier's one key, never consumed, only folded.
-      global_id: number of the environment, sample, start or member among all of the run.
-      step: environment call or update at which the draw happens.
-    """
-    key = jax.random.fold_in(root, int(purpose))
-    return jax.random.fold_in(jax.random.fold_in(key, global_id), step)
+def without_ghosts(tree: PyTree, num_members: int) -> PyTree:
+    """Leaves [E, ...] of the real members alone: what a checkpoint holds, whatever the mesh."""
+    return jax.tree.map(lambda x: x[:num_members], tree)
 
 
-def mesh_keys(root: Key, purpose: Purpose, ids: Array, step: Array | int) -> Key:
-    """`mesh_key` for each of `ids` [n]; `step` is one number or [n]."""
-    steps = jnp.broadcast_to(jnp.asarray(step), ids.shape)
-    return jax.vmap(lambda i, t: mesh_key(root, purpose, i, t))(ids, steps)
+def with_ghosts(tree: PyTree, num_padded: int) -> PyTree:
+    """Leaves [num_padded, ...]: the members and ghosts of zeros, which nothing reads."""
+
+    def pad(x: Array) -> Array:
+        return jnp.pad(x, [(0, num_padded - x.shape[0])] + [(0, 0)] * (x.ndim - 1))
+
+    return jax.tree.map(pad, tree)
 
 
 def manual_axes() -> tuple[str, ...]:

@@ -1,38 +1,42 @@
-"""Scalars by name: one vector for one collective, and sums over the updates of a call."""
+"""Scalars by name: one vector for one collective, and means that are divided after it."""
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from dtc.core import mesh
 from dtc.core.numerics import accum
 from dtc.core.types import Array
 
 Metrics = dict[str, Array]  # name -> [] float32 or wider
+LEAST = 1e-20  # divisor of a mean that counts nothing
 
 
-def reduce_mean(metrics: Mapping[str, Array], mean_fn: Callable[[Array], Array]) -> Metrics:
-    """The metrics averaged over devices by one `mean_fn` (a pmean) of one vector of all of them."""
-    for name, x in metrics.items():
-        if jnp.shape(x):
-            raise ValueError(f"metric {name} has shape {jnp.shape(x)}: give a scalar.")
-    if not metrics:
+class Mean(NamedTuple):
+    """A mean over what counts on all devices: total and weight are summed before the division.
+
+    A mean of devices' ratios would be another number wherever their weights differ.
+    """
+
+    total: Array  # []
+    weight: Array  # []
+
+
+def reduce(metrics: Mapping[str, Array | Mean]) -> Metrics:
+    """The metrics averaged over all devices by one collective of one vector of all of them."""
+    leaves, treedef = jax.tree.flatten(dict(metrics))
+    if any(jnp.shape(x) for x in leaves):
+        wrong = [name for name, x in metrics.items() if any(map(jnp.shape, jax.tree.leaves(x)))]
+        raise ValueError(f"metric {wrong[0]} is no scalar: give numbers of shape [].")
+    if not leaves:
         return {}
-    vector_L = mean_fn(jnp.stack([accum(x) for x in metrics.values()]))
-    return {name: vector_L[i] for i, name in enumerate(metrics)}
+    vector_L = mesh.pmean(jnp.stack([accum(x) for x in leaves]), *mesh.AXES)
+    reduced = jax.tree.unflatten(treedef, list(vector_L))
+    return {name: divided(x) if isinstance(x, Mean) else x for name, x in reduced.items()}
 
 
-def zeros_like_metrics(metrics: Mapping[str, Any]) -> Metrics:
-    """Where sums start; `metrics` may be what `jax.eval_shape` gives."""
-    return {name: jnp.zeros(x.shape, x.dtype) for name, x in metrics.items()}
-
-
-def add(total: Metrics, metrics: Metrics) -> Metrics:
-    """Sum name by name."""
-    return jax.tree.map(jnp.add, total, metrics)
-
-
-def mean(total: Metrics, count: Array | int) -> Metrics:
-    """The sums divided by `count`, the number of updates added up."""
-    return jax.tree.map(lambda x: x / count, total)
+def divided(mean: Mean) -> Array:
+    """[] total / weight, 0 where nothing counts."""
+    return mean.total / jnp.maximum(mean.weight, LEAST)

@@ -138,15 +138,21 @@ class Environment(NamedTuple):
 
 
 class Row(NamedTuple):
-    """Replay row t: obs_t, what arrived with it, and the action taken *at* obs_t."""
+    """Row t: obs_t, what arrived with it, and the action taken *at* obs_t.
+
+    Leaves that a run has no use for are None and take no room.
+    """
 
     obs: Mapping[str, Array]
     reward: Array  # float32
     terminated: Array  # bool
     truncated: Array  # bool
     first: Array  # bool
-    action: Array  # int32 [] or float32 [A]
-    action_mask: Array | None  # bool [A]
+    action: Array  # int32 [] or float32 [A] in [-1, 1]: what was executed
+    action_mask: Array | None = None  # bool [A]
+    cost: Array | None = None  # float32 [num_costs], arrived with obs; None where there are none
+    proposed: Array | None = None  # the policy's action, where a constraint may execute another
+    extras: PyTree | None = None  # what the algorithm stores besides, e.g. log-probabilities
 
     @property
     def last(self) -> Array:
@@ -158,7 +164,7 @@ class Latent(NamedTuple):
     """One latent state of the trunk."""
 
     deter: Array  # [..., D] compute dtype
-    stoch: Array  # [..., S] uint8 class ids
+    ids: Array  # [..., S] uint8 class of each group
 
 
 PolicyFn = Callable[[Latent, Array | None, Key], Array]  # (latent, mask, keys [n]) -> action

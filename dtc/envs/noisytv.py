@@ -21,6 +21,7 @@ one with a chance of about (screens seen so far) / 2^28.
 """
 
 from collections.abc import Mapping
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -126,12 +127,12 @@ def noisytv(base: Environment) -> Environment:
         noise = jax.random.bits(jax.random.fold_in(key, TELEVISION), (WORDS,))
         words = WORDS * state.place + jnp.arange(WORDS, dtype=jnp.uint32)
         screen = symbols(jnp.where(white, noise, mix(words)))
-        screen = jnp.where(white | pseudo, screen, jnp.uint8(OFF))
+        is_watching = white | pseudo
+        screen = jnp.where(is_watching, screen, jnp.uint8(OFF))
 
         moved = base.step(key, state.base, jnp.minimum(action, num_base - 1), params)
         stood = (state.base, _silent(state.shown))
-        pick = lambda x, y: jnp.where(white | pseudo, x, y)  # noqa: E731
-        base_state, shown = jax.tree.map(pick, stood, moved)
+        base_state, shown = jax.tree.map(partial(jnp.where, is_watching), stood, moved)
         place = state.place + pseudo.astype(jnp.uint32)
         state = NoisyTVState(base_state, shown, place, state.step_count + 1)
         return state, _timestep(state, screen, jnp.stack([white, pseudo]), max_steps)

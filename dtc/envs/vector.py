@@ -20,6 +20,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from dtc.core import mesh
+from dtc.core.keys import mesh_keys
 from dtc.core.types import Array, Environment, Key, Purpose, PyTree, TimeStep
 
 MODES = ("next_step", "same_step", "disabled")
@@ -80,7 +81,7 @@ def step(
     if (state.held is None) != (cfg.mode == "next_step"):
         raise ValueError(f"mode={cfg.mode} is not the state's. Use the mode of its reset.")
     calls_N = state.calls + 1
-    keys_N = mesh.mesh_keys(root, cfg.step_purpose, state.ids, calls_N)
+    keys_N = mesh_keys(root, cfg.step_purpose, state.ids, calls_N)
     stepped = jax.vmap(env.step, (0, 0, 0, None))(keys_N, state.env, action_N, env.params)
     stepped = mesh.vary(stepped)
     held = None
@@ -99,7 +100,7 @@ def step(
 
 def _fresh(root: Key, ids_N: Array, calls_N: Array, env: Environment, cfg: VectorConfig) -> Any:
     """(state, TimeStep) of newly drawn episodes."""
-    keys_N = mesh.mesh_keys(root, cfg.reset_purpose, ids_N, calls_N)
+    keys_N = mesh_keys(root, cfg.reset_purpose, ids_N, calls_N)
     return mesh.vary(jax.vmap(env.reset, (0, None))(keys_N, env.params))
 
 

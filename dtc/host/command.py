@@ -92,14 +92,13 @@ def parse(argv: Sequence[str]) -> Command:
 
 
 def to_continue(argv: Sequence[str], workdir: Path) -> str:
-    """The shell command that continues this run."""
-    program = argv[0].split() if argv[0].startswith("dtc ") else ["python", argv[0]]
+    """The shell command that continues this run; the first of `argv` starts the program."""
     kept, is_value = [], False
     for arg in argv[1:]:
         if not is_value and not re.match(r"--?(no)?(resume|workdir)(=|$)", arg):
             kept.append(arg)
         is_value = re.fullmatch(r"--?workdir", arg) is not None
-    return shlex.join([*program, *kept, f"--workdir={workdir}", "--resume"])
+    return f"{argv[0]} {shlex.join([*kept, f'--workdir={workdir}', '--resume'])}"
 
 
 def _take_config(argv: list[str]) -> tuple[str, list[str]]:

@@ -89,10 +89,10 @@ def start(cfg: Config, num_wanted: int, processes: Processes) -> tuple[Config, D
     check_environment(cfg)
     if visible_accelerator():
         _connect(processes, is_pod=cfg.slice != "" and SLICES[cfg.slice].hosts > 1)
-        found = jax.devices()
-        if found[0].platform != "cpu":
-            if num_wanted in (0, len(found)):
-                here = Devices(len(found), False, _accelerator_message(cfg, found))
+        visible = jax.devices()
+        if visible[0].platform != "cpu":
+            if num_wanted in (0, len(visible)):
+                here = Devices(len(visible), False, _accelerator_message(cfg, visible))
                 return config.on_devices(cfg, here.num), here
             _restart_on_cpu()
     num = num_simulated(cfg, num_wanted)
@@ -183,9 +183,9 @@ def _simulate(num: int, processes: Processes) -> None:
     _connect(processes, is_pod=False)
 
 
-def _accelerator_message(cfg: Config, found: list[Any]) -> str:
-    here = f"Running on {len(found)} x {found[0].device_kind}"
-    if cfg.slice and SLICES[cfg.slice].devices != len(found):
+def _accelerator_message(cfg: Config, accelerators: list[Any]) -> str:
+    here = f"Running on {len(accelerators)} x {accelerators[0].device_kind}"
+    if cfg.slice and SLICES[cfg.slice].devices != len(accelerators):
         return f"{here}, where slice={cfg.slice} has {SLICES[cfg.slice].devices} devices."
     return f"{here}."
 

@@ -11,7 +11,7 @@ import logging
 import math
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -25,14 +25,14 @@ from jax.experimental import multihost_utils
 from dtc.config import settings as config
 from dtc.config.sections import RunConfig
 from dtc.config.settings import Config
-from dtc.host import checkpoint, command, devices, figures, health, maps, writers
+from dtc.host import checkpoint, command, devices, health, writers
 from dtc.host.devices import Devices
-from dtc.host.program import CONTEXT, Program
-from dtc.training import trainer
-from dtc.training.trainer import Carrier, Metrics
-
-SHOWN_STEPS = 64  # of the episode in the dream figure
-SALIENCE_TITLE = "What the task policy pools: weights of the tokens over an episode"
+from dtc.host.figures import curves
+from dtc.host.program import Program
+from dtc.host.reports.catalog import report_of
+from dtc.host.reports.report import Drawing
+from dtc.training.carrier import Carrier
+from dtc.training.trainer import Report
 
 
 @dataclass
@@ -67,7 +67,7 @@ def _check_memory(cfg: Config, program: Program, found: Devices) -> None:
     shapes = program.shapes()
     shardings = jax.tree.map(lambda x: x.sharding, shapes)
     carrier = devices.carrier_bytes(shapes, shardings)
-    ring = devices.carrier_bytes(shapes.replay, shardings.replay)
+    ring = devices.carrier_bytes(shapes.replay, shardings.replay)  # 0 where there is none
     devices.check_memory(cfg, carrier + 2 * (carrier - ring), ring)
 
 
@@ -84,7 +84,7 @@ class Call(NamedTuple):
 
     size: int  # iterations
     update: int  # updates done at its end
-    metrics: Metrics
+    report: Report
 
 
 class Run:
@@ -102,7 +102,8 @@ class Run:
         self.should_stop = False
         self.is_tracing = False
         self.evaluated = -1  # update of the latest evaluation of this start
-        self.watch = health.Watch(health.limits(program.agent))
+        self.report = report_of(program)
+        self.watch = health.Watch(self.report.signs)
 
     def run(self, resume: bool) -> int:
         """Starts or resumes, trains, and leaves checkpoint, figures and summary behind."""
@@ -148,9 +149,9 @@ class Run:
             launched = None
             if size:
                 self._profile(self.totals.update)
-                carrier, metrics = train(carrier, jnp.int32(size))
+                carrier, report = train(carrier, jnp.int32(size))
                 self.totals.update += size * self.cfg.run.updates_per_collect
-                launched = Call(size, self.totals.update, metrics)
+                launched = Call(size, self.totals.update, report)
             if pending is not None:
                 self._log(pending)
             pending = launched
@@ -163,7 +164,7 @@ class Run:
         self._profile(None)
         return carrier
 
-    def _compile(self, carrier: Carrier) -> Callable[[Carrier, jax.Array], tuple[Carrier, Metrics]]:
+    def _compile(self, carrier: Carrier) -> Callable[[Carrier, jax.Array], tuple[Carrier, Report]]:
         """The train call, compiled before the clock starts."""
         begin = time.monotonic()
         train = self.program.train.lower(carrier, jnp.int32(0)).compile()
@@ -223,10 +224,10 @@ class Run:
 
     def _log(self, call: Call) -> None:
         """Waits for a call, adds it to the totals and writes its record."""
-        mean, collected = jax.device_get(call.metrics)
+        mean, collected = jax.device_get(call.report)
         now = time.monotonic()
         seconds, self.last_time = now - self.last_time, now
-        env_steps = round(float(collected.env_steps))
+        env_steps = 0 if collected is None else round(float(collected.env_steps))
         self.totals.env_steps += env_steps
         self.totals.seconds += seconds
         record: dict[str, Any] = {
@@ -234,11 +235,11 @@ class Run:
             "env_steps": self.totals.env_steps,
             "seconds": self.totals.seconds,
         }
-        if collected.ended > 0:
+        if collected is not None and collected.ended > 0:
             record["collect/return"] = collected.ended_return / collected.ended
             record["collect/length"] = collected.ended_length / collected.ended
-        record |= self._rates(call.size, env_steps, float(mean["curiosity/horizon"]), seconds)
-        record |= {name: float(x) for name, x in mean.items()}
+        metrics = {name: float(x) for name, x in mean.items()}
+        record |= self._rates(call.size, env_steps, metrics, seconds) | metrics
         self._write(record)
         self.progress.update(record | self.totals.last_eval)
 
@@ -248,17 +249,14 @@ class Run:
         for line in self.watch.news(record):
             self.progress.log(line)
 
-    def _rates(self, size: int, env_steps: int, horizon: float, seconds: float) -> dict[str, float]:
-        """The four rates of a call."""
-        cfg, updates = self.cfg, size * self.cfg.run.updates_per_collect
-        dreams = len(self.program.agent.policies) * cfg.dream.starts
-        counts = (
-            env_steps,
-            cfg.replay.batch * cfg.replay.length * updates,
-            dreams * horizon * updates,
-            updates,
-        )
-        return {rate: n / seconds for rate, n in zip(writers.RATES, counts, strict=True)}
+    def _rates(
+        self, size: int, env_steps: int, metrics: Mapping[str, float], seconds: float
+    ) -> dict[str, float]:
+        """The rates of a call: of environments, of updates, and those the algorithm names."""
+        updates = size * self.cfg.run.updates_per_collect
+        per_update = self.program.machine.algorithm.rates(metrics)
+        rates = {name: steps * updates / seconds for name, steps in per_update.items()}
+        return rates | {"env_steps/s": env_steps / seconds, "updates/s": updates / seconds}
 
     def _measure_baselines(self, carrier: Carrier) -> None:
         """Mean returns of the reference policies, once."""
@@ -275,15 +273,11 @@ class Run:
     def _evaluate(self, carrier: Carrier) -> None:
         """Greedy episodes of the task policy on fresh environments."""
         index, self.evaluated = self._next_evaluation(), self.totals.update
-        params = trainer.averaged(carrier)
-        result = jax.device_get(self.program.evaluate(carrier.root, params, index))
+        result = jax.device_get(self.program.evaluate(carrier.root, carrier.learner, index))
         self.totals.last_eval = {f"eval/{name}": float(x) for name, x in result.items()}
         t = self.totals
         done = {"update": t.update, "env_steps": t.env_steps, "seconds": t.seconds}
-        record: dict[str, Any] = done | t.last_eval
-        if self.cfg.ensemble.members > 1:
-            distance = self.program.member_distance(carrier.params.members)
-            record["health/member_distance"] = float(distance)
+        record: dict[str, Any] = done | t.last_eval | self.report.measure(self.program, carrier)
         self._write(record | {f"eval/{k}": v for k, v in self.totals.baselines.items()})
 
     def _save(self, carrier: Carrier) -> None:
@@ -297,49 +291,27 @@ class Run:
         if self.totals.update not in self.checkpointer.steps():
             self._save(carrier)
         self.checkpointer.close()
-        dream = jax.device_get(
-            self.program.dream(carrier.root, trainer.averaged(carrier), self._next_evaluation())
-        )
+        probes = self.report.probe(self.program, carrier, self._next_evaluation())
         self.writer.close()
         self.progress.finish()
         if jax.process_index() == 0:
-            self._draw(dream)
-            self._draw_map(carrier)
+            self._draw(probes, carrier)
             self.progress.console.print(writers.summary_table("Summary", self._summary()))
         again = command.to_continue(self.argv, self.workdir)
         self.progress.log(f"To continue: {again}")
 
-    def _draw(self, dream: Any) -> None:
+    def _draw(self, probes: Any, carrier: Carrier) -> None:
+        """The learning curve, and what the algorithm's report draws."""
         records = list(writers.read_metrics(self.workdir / writers.METRICS))
         title = f"{self.cfg.name}: {self.cfg.env.name}, seed {self.cfg.seed}"
         pictures = self.workdir / "figures"
-        figures.learning_curve(
+        curves.learning_curve(
             pictures / "learning_curve.png", records, self.totals.baselines, title
         )
-        figures.curiosity(pictures / "curiosity.png", records, title)
-        figures.model(pictures / "model.png", records, title, self.watch.limits.action)
-        length = min(int(dream.alive.sum()), SHOWN_STEPS)
-        real = {name: np.asarray(x[:length], np.float32) for name, x in dream.seen.items()}
-        predicted = {
-            name: np.asarray(x[:length], np.float32) for name, x in dream.predicted.items()
-        }
-        title = f"An episode and the model's open-loop prediction after {CONTEXT} steps"
-        novelty = np.asarray(dream.novelty[:length], np.float32)
-        figures.dream(pictures / "dream.png", real, predicted, novelty, CONTEXT, title)
-        if dream.salience is not None:
-            weights = np.asarray(dream.salience[:length], np.float32)
-            figures.salience(pictures / "salience.png", weights, SALIENCE_TITLE)
-
-    def _draw_map(self, carrier: Carrier) -> None:
-        """Visits and novelty by cell, on grid tasks."""
-        if self.program.agent.env.spec.map is None:
-            return
-        if jax.process_count() > 1 or not self.cfg.replay.latents:
-            self.progress.log("No map.png: it needs one process and replay.latents=True.")
-            return
-        title = f"{self.cfg.name}: {self.cfg.env.name}, seed {self.cfg.seed}"
-        found = maps.of_run(self.program, carrier)
-        figures.grid_map(self.workdir / "figures" / "map.png", *found, title)
+        own = carrier if jax.process_count() == 1 else None
+        drawing = Drawing(pictures, title, records, probes, own)
+        for line in self.report.draw(self.program, drawing):
+            self.progress.log(line)
 
     def _summary(self) -> dict[str, Any]:
         t = self.totals

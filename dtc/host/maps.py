@@ -1,16 +1,17 @@
 """Where on its grid an agent has been, and what is new to it there, from a run's replay."""
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from dtc.core.types import GridMap
-from dtc.data import replay
+from dtc.data import ring
+from dtc.data.ring import Ring
 from dtc.host.program import Program
-from dtc.training.trainer import Carrier
+from dtc.training.carrier import Carrier
 
 NEWEST = 4096  # stored states and actions whose novelty is computed at a time
 COUNTED = 2**20  # newest observations that are counted, so that a large ring fits the host
@@ -25,25 +26,27 @@ class Maps(NamedTuple):
 
 def of_run(program: Program, carrier: Carrier) -> Maps:
     """The maps of a grid task whose replay holds latents, on the one process of its run."""
-    grid, codecs = program.agent.env.spec.map, program.agent.codecs
-    assert grid is not None
-    stored = carrier.replay
-    num_rows = jnp.minimum(stored.filled, -(-COUNTED // program.agent.num_envs))
-    rows, _ = replay.history(stored._replace(latents=None, filled=num_rows), codecs)
-    return Maps(by_cell(grid, rows.obs, np.ones(rows.last.shape)), _novelty(program, carrier, grid))
+    machine, stored = program.machine, carrier.replay
+    grid = machine.env.spec.map
+    assert grid is not None and stored is not None
+    rows_alone = dataclasses.replace(stored, latents=None)
+    rows, _ = ring.history(rows_alone, newest=-(-COUNTED // machine.num_envs))
+    return Maps(
+        by_cell(grid, rows.obs, np.ones(rows.last.shape)), _novelty(program, carrier, stored, grid)
+    )
 
 
-def _novelty(program: Program, carrier: Carrier, grid: GridMap) -> np.ndarray:
+def _novelty(program: Program, carrier: Carrier, stored: Ring, grid: GridMap) -> np.ndarray:
     """Mean novelty by cell over the newest rows, which hold an episode of each environment."""
-    a, stored, filled = program.agent, carrier.replay, int(carrier.replay.filled)
-    size = min(filled, -(-NEWEST // a.num_envs))  # rows at a time
-    num = min(filled // size, -(-(a.env.spec.max_steps + 1) // size))
-    rows, latents = replay.history(stored._replace(filled=jnp.int32(num * size)), a.codecs)
+    machine, filled = program.machine, int(stored.filled)
+    size = min(filled, -(-NEWEST // machine.num_envs))  # rows at a time
+    num = min(filled // size, -(-(machine.env.spec.max_steps + 1) // size))
+    rows, latents = ring.history(stored, newest=num * size)
 
     def novelty(begin: int) -> np.ndarray:
         part = jax.tree.map(lambda x: x[begin : begin + size], (latents, rows.action))
         flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), part)
-        return np.asarray(program.novelty(carrier.params, *flat))
+        return np.asarray(program.probes["novelty"](carrier.learner, *flat))
 
     every = np.concatenate([novelty(i * size) for i in range(num)]).reshape(rows.last.shape)
     acted = np.asarray(~rows.last)  # nothing is done at the end of an episode

@@ -1,6 +1,5 @@
 """The compiled functions of a run on its mesh, and its carrier as checkpoints hold it."""
 
-from functools import partial
 from typing import Any
 
 import jax
@@ -8,18 +7,15 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from dtc.algorithms.curious import agent
-from dtc.algorithms.curious.agent import Agent
+from dtc.algorithms.catalog import ALGORITHMS
 from dtc.config.settings import Config
 from dtc.core import mesh
 from dtc.core.nets import Precision
 from dtc.core.types import PyTree
 from dtc.envs import catalog
 from dtc.training import evaluation, trainer
-from dtc.training.trainer import Carrier
-from dtc.world_model import ensemble
-
-CONTEXT = 5  # steps of an episode the model sees before the dream figure leaves it alone
+from dtc.training.algorithm import State
+from dtc.training.carrier import Carrier, Machine, specs
 
 
 def precision(cfg: Config, platform: str) -> Precision:
@@ -30,89 +26,101 @@ def precision(cfg: Config, platform: str) -> Precision:
     return Precision(jnp.dtype(compute), jnp.dtype(cfg.precision.param))
 
 
-def make_agent(cfg: Config, platform: str) -> Agent:
-    """The agent of the settings in their environment."""
+def make_machine(cfg: Config, platform: str) -> Machine:
+    """The machine of the settings, with their environment and their algorithm."""
     if "float64" in (cfg.precision.compute, cfg.precision.param):
         jax.config.update("jax_enable_x64", True)
-    return agent.make(cfg, catalog.make(cfg.env.name), precision(cfg, platform))
+    env = catalog.make(cfg.env.name)
+    return Machine(
+        env=env,
+        num_envs=cfg.env.num_envs,
+        prefill=cfg.run.prefill,
+        collect_steps=cfg.run.collect_steps,
+        updates_per_collect=cfg.run.updates_per_collect,
+        slots=cfg.replay.slots,
+        has_latents=cfg.replay.latents,
+        algorithm=ALGORITHMS[getattr(getattr(cfg, "algorithm", None), "name", "curious")](
+            cfg, env.spec, precision(cfg, platform)
+        ),
+    )
 
 
 class Program:
-    """Functions compiled at their first call; see dtc/trainer.py and dtc/evaluator.py."""
+    """Functions compiled at their first call; see dtc/training/trainer.py and evaluation.py."""
 
     def __init__(self, cfg: Config, on: Mesh | None = None):
         """Without `on` the mesh is made of the devices of this run."""
+        self.cfg = cfg
         self.mesh = mesh.make_mesh(cfg.mesh.data, cfg.mesh.ensemble) if on is None else on
-        a = make_agent(cfg, self.mesh.devices.flat[0].platform)
+        m = make_machine(cfg, self.mesh.devices.flat[0].platform)
         num = cfg.run.eval_episodes
-        self.agent, self.num_members = a, cfg.ensemble.members
-        self.init = trainer.make_init(a, self.mesh)
-        self.train = trainer.make_train(a, self.mesh)
-        self.evaluate = evaluation.make_evaluate(a, self.mesh, num)
-        self.dream = evaluation.make_dream(a, self.mesh, CONTEXT)
-        self.novelty = evaluation.make_novelty(a, self.mesh)
-        self.member_distance = jax.jit(
-            partial(ensemble.distance, num_members=self.num_members),
-            out_shardings=NamedSharding(self.mesh, mesh.REPLICATED),
-        )
-        kinds = ["random"] + ["scripted"] * (a.env.scripted is not None)
-        self.references = {k: evaluation.make_reference(a, self.mesh, num, k) for k in kinds}
+        self.machine = m
+        self.init = trainer.make_init(m, self.mesh)
+        self.train = trainer.make_train(m, self.mesh)
+        self.act = trainer.make_act(m, self.mesh)
+        self.insert = trainer.make_insert(m, self.mesh)
+        self.learn = trainer.make_learn(m, self.mesh)
+        self.evaluate = evaluation.make_evaluate(m, self.mesh, num)
+        self.probes = m.algorithm.probes(m, self.mesh)
+        kinds = ["random"] + ["scripted"] * (m.env.scripted is not None)
+        self.references = {k: evaluation.make_reference(m, self.mesh, num, k) for k in kinds}
 
     def shapes(self) -> Carrier:
         """ShapeDtypeStructs of the carrier, with shardings."""
         shapes = jax.eval_shape(self.init, jnp.uint32(0))
-        return self._place(shapes, trainer.specs(self.agent))
 
-    def _place(self, shapes: PyTree, specs: PyTree) -> PyTree:
-        """Shapes with the shardings of prefix specs."""
-
-        def one(spec: P, tree: PyTree) -> PyTree:
+        def place(spec: P, tree: PyTree) -> PyTree:
             sharding = NamedSharding(self.mesh, spec)
-            return jax.tree.map(
-                lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), tree
-            )
+            return jax.tree.map(lambda x: _shaped(x, sharding), tree)
 
-        return jax.tree.map(one, specs, shapes, is_leaf=lambda x: isinstance(x, P))
+        return jax.tree.map(place, specs(self.machine), shapes, is_leaf=lambda x: isinstance(x, P))
 
     def to_checkpoint(self, carrier: Carrier) -> Carrier:
-        """The carrier with its real members alone: a checkpoint knows nothing of the mesh."""
-        everywhere = NamedSharding(self.mesh, mesh.REPLICATED)
-        strip = jax.jit(
-            lambda tree: jax.tree.map(lambda x: x[: self.num_members], tree),
-            out_shardings=everywhere,
-        )
-        return _with_members(carrier, strip(_members(carrier)))
-
-    def checkpoint_shapes(self) -> Carrier:
-        """Shapes and shardings of `to_checkpoint`'s result on this mesh."""
-        shapes = self.shapes()
-        real = jax.tree.map(
-            lambda x: jax.ShapeDtypeStruct((self.num_members, *x.shape[1:]), x.dtype),
-            _members(shapes),
-        )
-        return _with_members(shapes, self._place(real, jax.tree.map(lambda _: P(), real)))
+        """The carrier in a form that knows nothing of the mesh."""
+        wanted = self.checkpoint_shapes()
+        convert = jax.jit(self._portable, out_shardings=_shardings(_state(wanted)))
+        return _with_state(carrier, convert(_state(carrier)))
 
     def from_checkpoint(self, carrier: Carrier) -> Carrier:
-        """A restored carrier with ghost members, whose values nothing reads, added as zeros."""
-        wanted = _members(self.shapes())
-        num_padded = mesh.padded_members(self.num_members, self.mesh.shape["ensemble"])
-
-        def pad(x: Any) -> Any:
-            return jnp.pad(x, [(0, num_padded - x.shape[0])] + [(0, 0)] * (x.ndim - 1))
-
-        fill = jax.jit(
-            lambda tree: jax.tree.map(pad, tree),
-            out_shardings=jax.tree.map(lambda x: x.sharding, wanted),
+        """A restored carrier in the form that this mesh needs."""
+        size = self.mesh.shape["ensemble"]
+        convert = jax.jit(
+            lambda state: self.machine.algorithm.from_checkpoint(state, size),
+            out_shardings=_shardings(_state(self.shapes())),
         )
-        return _with_members(carrier, fill(_members(carrier)))
+        return _with_state(carrier, convert(_state(carrier)))
+
+    def checkpoint_shapes(self) -> Carrier:
+        """Shapes and shardings of `to_checkpoint`'s result on this mesh.
+
+        What has another shape there is replicated: real members, say, that no axis divides.
+        """
+        shapes = self.shapes()
+        here = _state(shapes)
+        everywhere = NamedSharding(self.mesh, P())
+
+        def place(portable: Any, own: Any) -> Any:
+            is_same = portable.shape == own.shape
+            return _shaped(portable, own.sharding if is_same else everywhere)
+
+        portable = jax.tree.map(place, jax.eval_shape(self._portable, here), here)
+        return _with_state(shapes, portable)
+
+    def _portable(self, state: State) -> State:
+        return self.machine.algorithm.to_checkpoint(state, self.mesh.shape["ensemble"])
 
 
-def _members(carrier: Carrier) -> tuple[PyTree, PyTree]:
-    return carrier.params.members, carrier.opt.members
+def _shaped(x: Any, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
 
 
-def _with_members(carrier: Carrier, members: tuple[PyTree, PyTree]) -> Carrier:
-    return carrier._replace(
-        params=carrier.params._replace(members=members[0]),
-        opt=carrier.opt._replace(members=members[1]),
-    )
+def _shardings(shapes: PyTree) -> PyTree:
+    return jax.tree.map(lambda x: x.sharding, shapes)
+
+
+def _state(carrier: Carrier) -> State:
+    return State(carrier.learner, carrier.acting)
+
+
+def _with_state(carrier: Carrier, state: State) -> Carrier:
+    return carrier._replace(learner=state.learner, acting=state.acting)

@@ -10,7 +10,7 @@ from dtc.config.settings import Config, ConfigError, MeshConfig
 from dtc.host import checkpoint
 from dtc.host.program import Program
 from dtc.host.writers import CONFIG_FORMAT
-from dtc.training.trainer import Carrier
+from dtc.training.carrier import Carrier
 
 BEFORE_FORMATS = "c01ea1d"  # the last commit that reads a config.json without a format
 
@@ -57,5 +57,5 @@ def restore(workdir: Path, cfg: Config) -> Saved:
       ConfigError: there is no checkpoint, or it is of another configuration.
     """
     program = Program(cfg)
-    found = checkpoint.Checkpointer(workdir, cfg).restore_latest(program.checkpoint_shapes())
-    return Saved(program, program.from_checkpoint(found.carrier), found.step)
+    newest = checkpoint.Checkpointer(workdir, cfg).restore_latest(program.checkpoint_shapes())
+    return Saved(program, program.from_checkpoint(newest.carrier), newest.step)

@@ -1,4 +1,4 @@
-"""Acting: environments and the trunk's posterior step side by side, giving rows for replay."""
+"""Acting: act -> constraint -> vector step, which gives one row of every environment."""
 
 from typing import NamedTuple
 
@@ -7,26 +7,43 @@ import jax.numpy as jnp
 from jax import lax
 
 from dtc.core import mesh
+from dtc.core.keys import mesh_keys
 from dtc.core.numerics import masked_sum
-from dtc.core.types import Array, Environment, Key, Latent, PolicyFn, Purpose, PyTree, Row, TimeStep
+from dtc.core.types import Array, Environment, Key, Purpose, PyTree, Row
 from dtc.envs import vector
-from dtc.world_model import rssm
+from dtc.envs.vector import VectorConfig
+from dtc.training.algorithm import ActFn, ActKeys, Collected, Seen
+from dtc.training.carrier import Carrier, Episodes, Machine, init_action, make_row
 
 
-class ActPurposes(NamedTuple):
-    """What the draws of acting are for."""
+class Mode(NamedTuple):
+    """What follows the end of an episode, and what the draws are for."""
 
-    latent: Purpose = Purpose.ACT_LATENT
-    policy: Purpose = Purpose.ACT_POLICY
+    vector: VectorConfig
+    state: Purpose
+    policy: Purpose
 
 
-class ActorState(NamedTuple):
+COLLECT = Mode(VectorConfig(), Purpose.ACT_LATENT, Purpose.ACT_POLICY)
+EVALUATE = Mode(
+    VectorConfig("disabled", reset_purpose=Purpose.EVAL_RESET, step_purpose=Purpose.EVAL_STEP),
+    Purpose.EVAL_LATENT,
+    Purpose.EVAL_POLICY,
+)
+
+
+class Players(NamedTuple):
     """What acting carries from one environment call to the next."""
 
-    env: vector.VectorState
-    timestep: TimeStep  # what the environments show now, [N, ...]
-    latent: Latent  # posterior before it, [N, ...]
-    action: Array  # taken before it, as networks see it, [N, A]
+    acting: PyTree  # the algorithm's
+    episodes: Episodes
+
+
+class Played(NamedTuple):
+    """One call of every environment, [N, ...]."""
+
+    row: Row
+    latent: PyTree | None  # what the algorithm wants stored beside the row
 
 
 class CollectInfo(NamedTuple):
@@ -38,20 +55,15 @@ class CollectInfo(NamedTuple):
     ended_length: Array  # [] sum of their lengths
 
 
-def init(
-    root: Key,
-    ids_N: Array,
-    env: Environment,
-    trunk: rssm.Trunk,
-    cfg: vector.VectorConfig,
-    calls: Array | int = 0,
-) -> ActorState:
-    """Environments at the start of an episode and empty latents; `calls` numbers this call."""
-    env_state, timestep = vector.reset(root, ids_N, env, cfg, calls)
+def start(root: Key, ids_N: Array, machine: Machine, mode: Mode, calls: Array | int = 0) -> Players:
+    """Every environment at the start of an episode; `calls` numbers this call."""
+    env_state, timestep = vector.reset(root, ids_N, machine.env, mode.vector, calls)
     num = ids_N.shape[0]
-    latent = rssm.zero_latent(num, trunk.cfg, trunk.precision)
-    action = jnp.zeros((num, trunk.num_actions), trunk.precision.compute)
-    return mesh.vary(ActorState(env_state, timestep, latent, action))
+    nothing = jnp.zeros(num, jnp.float32)
+    episodes = Episodes(
+        env_state, timestep, init_action(machine.env.spec, num), ret=nothing, length=nothing
+    )
+    return Players(machine.algorithm.init_acting(num), mesh.vary(episodes))
 
 
 def env_action(action: Array, env: Environment) -> Array:
@@ -62,67 +74,58 @@ def env_action(action: Array, env: Environment) -> Array:
     return (spec.low + (action + 1.0) * 0.5 * (spec.high - spec.low)).astype(spec.dtype)
 
 
-def act(
-    root: Key,
-    state: ActorState,
-    params: PyTree,
-    policy_fn: PolicyFn,
-    env: Environment,
-    trunk: rssm.Trunk,
-    cfg: vector.VectorConfig,
-    purposes: ActPurposes,
-) -> tuple[ActorState, Row, Latent]:
-    """Looks, acts, steps the environments once. Returns the row of what was seen and done."""
-    seen, calls, ids = state.timestep, state.env.calls, state.env.ids
-    keys_N = mesh.mesh_keys(root, purposes.latent, ids, calls)
-    uniform_NS = jax.vmap(lambda k: jax.random.uniform(k, (trunk.cfg.groups,)))(keys_N)
-    obs = rssm.encode_batch(env.spec, seen.obs, 1)
-    latent = rssm.observe_step(
-        trunk, params, state.latent, state.action, obs, seen.first, uniform_NS
+def play(
+    root: Key, learner: PyTree, players: Players, act_fn: ActFn, machine: Machine, mode: Mode
+) -> tuple[Players, Played]:
+    """Looks, acts and steps every environment once."""
+    episodes, algorithm = players.episodes, machine.algorithm
+    ids, calls = episodes.env.ids, episodes.env.calls
+    seen = Seen(episodes.timestep, episodes.action)
+    keys = ActKeys(
+        mesh_keys(root, mode.state, ids, calls), mesh_keys(root, mode.policy, ids, calls)
     )
-    action = policy_fn(latent, seen.action_mask, mesh.mesh_keys(root, purposes.policy, ids, calls))
-    row = Row(
-        seen.obs, seen.reward, seen.terminated, seen.truncated, seen.first, action, seen.action_mask
+    acted = act_fn(learner, players.acting, seen, keys)
+    executed = acted.action
+    if algorithm.constrain is not None:
+        executed = algorithm.constrain(learner, seen, executed)
+    row = make_row(seen.timestep, acted, executed, machine)
+    env_state, timestep = vector.step(
+        root, episodes.env, env_action(executed, machine.env), machine.env, mode.vector
     )
-    env_state, timestep = vector.step(root, state.env, env_action(action, env), env, cfg)
-    as_input = rssm.network_action(action, env.spec, trunk.precision.compute)
-    return ActorState(env_state, timestep, latent, as_input), row, latent
+    after = Episodes(
+        env_state,
+        timestep,
+        executed,
+        ret=jnp.where(timestep.first, 0.0, episodes.ret + timestep.reward),
+        length=jnp.where(timestep.first, 0.0, episodes.length + 1.0),
+    )
+    return Players(acted.acting, after), Played(row, acted.latent)
 
 
 def collect(
-    root: Key,
-    state: ActorState,
-    episodes: tuple[Array, Array],
-    params: PyTree,
-    policy_fn: PolicyFn,
-    env: Environment,
-    trunk: rssm.Trunk,
-    cfg: vector.VectorConfig,
-    num_steps: int,
-) -> tuple[ActorState, tuple[Array, Array], Row, Latent, CollectInfo]:
-    """`num_steps` calls of every environment.
-
-    Args:
-      episodes: return and length so far of each environment's episode, [N] float32 each.
+    carrier: Carrier, machine: Machine, act_fn: ActFn | None = None
+) -> tuple[Players, PyTree, Collected, CollectInfo]:
+    """R calls of every environment; without `act_fn` the algorithm's own acts.
 
     Returns:
-      State, episodes, rows and latents [R, N, ...], sums over this device's environments.
+      What acting carries on, latents [R, N, ...], rows [R, N, ...] and what is shown after them,
+      sums over this device's environments.
     """
-    purposes = ActPurposes()
+    act_fn = machine.algorithm.act if act_fn is None else act_fn
+    assert carrier.episodes is not None, "this machine runs no environments"
 
-    def body(carry: tuple, _: None) -> tuple[tuple, tuple]:
-        state, (reward, length) = carry
-        state, row, latent = act(root, state, params, policy_fn, env, trunk, cfg, purposes)
-        new = state.timestep
-        reward = jnp.where(new.first, 0.0, reward + new.reward)
-        length = jnp.where(new.first, 0.0, length + 1.0)
+    def body(players: Players, _: None) -> tuple[Players, tuple[Played, CollectInfo]]:
+        players, played = play(carrier.root, carrier.learner, players, act_fn, machine, COLLECT)
+        new = players.episodes.timestep
         sums = CollectInfo(
             (~new.first).sum(dtype=jnp.float32),
             new.last.sum(dtype=jnp.float32),
-            masked_sum(reward, new.last),
-            masked_sum(length, new.last),
+            masked_sum(players.episodes.ret, new.last),
+            masked_sum(players.episodes.length, new.last),
         )
-        return (state, (reward, length)), (row, latent, sums)
+        return players, (played, sums)
 
-    (state, episodes), (rows, latents, sums) = lax.scan(body, (state, episodes), length=num_steps)
-    return state, episodes, rows, latents, jax.tree.map(lambda x: x.sum(0), sums)
+    players = Players(carrier.acting, carrier.episodes)
+    players, (played, sums) = lax.scan(body, players, length=machine.collect_steps)
+    collected = Collected(played.row, players.episodes.timestep)
+    return players, played.latent, collected, jax.tree.map(lambda x: x.sum(0), sums)

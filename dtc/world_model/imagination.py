@@ -14,7 +14,7 @@ from jax import lax
 
 from dtc.config.sections import DreamConfig
 from dtc.core import mesh
-from dtc.core.types import Array, Key, Latent, Purpose, PyTree
+from dtc.core.types import Array, Key, Latent, PyTree
 
 
 class Dreamed(NamedTuple):
@@ -67,7 +67,7 @@ def dream_chunk(
     """A chunk from t = first_t: the time scan holds the recurrence, the rest runs batched.
 
     An end is a fact of a state, and the model never learned what comes after one. Yet it often
-    dreams codes that are half an arrival: were a goal to pay again there, its worth would multiply.
+    dreams codes that are half an arrival: a goal that paid again there would be counted repeatedly.
     """
     steps = first_t + jnp.arange(cfg.chunk, dtype=jnp.int32)
     last, (latents, actions, masks) = lax.scan(
@@ -82,24 +82,19 @@ def dream_chunk(
 
 
 def imagine(
-    root: Key,
-    update: Array,
-    ids_n: Array,
-    start: Latent,
-    horizon: Array,
-    fns: ModelFns,
-    groups: int,
-    cfg: DreamConfig,
+    keys_n: Key, start: Latent, horizon: Array, fns: ModelFns, groups: int, cfg: DreamConfig
 ) -> Dreamed:
     """Dreams of `horizon` steps from each start; buffers hold cfg.longest.
 
     Args:
-      ids_n: global numbers of the starts: the only source of their randomness besides `update`.
+      keys_n: a key of each start: the only source of its randomness.
       start: posterior latents [n, ...].
       horizon: [] int32, one of cfg.horizons, the same on every device.
     """
-    keys_n = mesh.mesh_keys(root, Purpose.DREAM, ids_n, update)
-    chunk = lambda s, t: dream_chunk(fns, keys_n, groups, s, t, cfg)  # noqa: E731
+
+    def chunk(latent: Latent, first_t: Array) -> tuple[Latent, Dreamed]:
+        return dream_chunk(fns, keys_n, groups, latent, first_t, cfg)
+
     shapes = jax.eval_shape(lambda s: chunk(s, jnp.int32(0))[1], start)
     empty = jax.tree.map(lambda x: jnp.zeros((cfg.longest, *x.shape[1:]), x.dtype), shapes)
 

@@ -1,6 +1,7 @@
 """The gates' arithmetic: what passes, what is read from a run, and where it goes on."""
 
 import json
+import sys
 import threading
 from types import SimpleNamespace
 
@@ -10,8 +11,8 @@ import numpy as np
 import pytest
 from dtc.configs import base
 
-from dtc.commands import calibration, gates, measures
-from dtc.commands.gates import Bar, Gate
+from dtc.commands import calibration, gate_table, gates, measures
+from dtc.commands.gate_table import Bar, Gate
 from dtc.config import settings as config
 from dtc.data import replay
 from dtc.host import writers
@@ -64,14 +65,14 @@ def test_runs_go_side_by_side_and_keep_their_order(tmp_path, monkeypatch):
     monkeypatch.setitem(gates.GATES, "one", gate)
     meet = threading.Barrier(2, timeout=10)  # passed by pairs alone
 
-    def run_seed(gate, run, seed, flags):
+    def run_seed(gate, workdir, seed, flags):
         meet.wait()
-        assert run == tmp_path / "one" / ("x=1,y=2" if flags else "ours") / f"seed{seed}"
+        assert workdir == tmp_path / "one" / ("x=1,y=2" if flags else "ours") / f"seed{seed}"
         return figures(10 * len(flags) + seed)
 
     monkeypatch.setattr(gates, "run_seed", run_seed)
-    found = gates.run_gates(["one"], tmp_path, 2, True, (), 2)
-    assert found == {
+    results = gates.run_gates(["one"], tmp_path, 2, True, (), 2)
+    assert results == {
         "one": {"ours": [figures(0), figures(1)], "x=1,y=2": [figures(20), figures(21)]}
     }
 
@@ -79,44 +80,46 @@ def test_runs_go_side_by_side_and_keep_their_order(tmp_path, monkeypatch):
 def test_the_curves_of_all_seeds_stand_beside_the_reference_policies(tmp_path, monkeypatch):
     record = {"env_steps": 1.0, "eval/return": 3.0, "eval/random": 2.0}
     for seed in (0, 1):
-        run = tmp_path / "ours" / f"seed{seed}"
-        run.mkdir(parents=True)
-        (run / writers.METRICS).write_text(json.dumps(record) + "\n")
+        workdir = tmp_path / "ours" / f"seed{seed}"
+        workdir.mkdir(parents=True)
+        (workdir / writers.METRICS).write_text(json.dumps(record) + "\n")
     drawn = []
-    monkeypatch.setattr(gates.figures, "compare", lambda *args: drawn.append(args))
+    monkeypatch.setattr(gates.curves, "compare", lambda *args: drawn.append(args))
     gates._draw(tmp_path, 3, ["ours"])
     runs = {"ours 0": [record], "ours 1": [record]}
     assert drawn == [(tmp_path / "curves.png", runs, ["eval/return"], {"random": 2.0})]
 
 
-def trains_to(env_steps, run, commands):
+def trains_to(env_steps, workdir, commands):
     """In place of subprocess.run: notes the command and leaves a run of so many steps."""
 
     def train(command, **kwargs):
         commands.append(command)
         settings = base.get_config()
         settings.run.steps = 10
-        writers.write_config(run, config.from_dict(settings))
-        (run / "metrics.jsonl").write_text(json.dumps({"env_steps": env_steps}) + "\n")
+        writers.write_config(workdir, config.from_dict(settings))
+        (workdir / "metrics.jsonl").write_text(json.dumps({"env_steps": env_steps}) + "\n")
 
     return train
 
 
 def test_an_interrupted_run_is_resumed(tmp_path, monkeypatch):
     commands = []
-    gate = Gate(gates.task("bandit", 10), lambda run: {"return": 1.0}, ())
+    gate = Gate(gate_table.task("bandit", 10), lambda workdir: {"return": 1.0}, ())
     (tmp_path / "new").mkdir()
     (tmp_path / "old" / "checkpoints" / "100").mkdir(parents=True)
     for name in ("new", "old"):
         monkeypatch.setattr(gates.subprocess, "run", trains_to(10, tmp_path / name, commands))
         gates.run_seed(gate, tmp_path / name, 3, ("--more=1",))
+    for command in commands:
+        assert command[:4] == [sys.executable, "-m", "dtc.commands", "train"]
     assert ["--resume" in command for command in commands] == [False, True]
     assert all("--seed=3" in command and "--more=1" in command for command in commands)
 
 
 def test_a_run_that_was_stopped_early_has_no_result(tmp_path, monkeypatch):
     monkeypatch.setattr(gates.subprocess, "run", trains_to(9, tmp_path, []))
-    gate = Gate(gates.task("bandit", 10), lambda run: {"return": 1.0}, ())
+    gate = Gate(gate_table.task("bandit", 10), lambda workdir: {"return": 1.0}, ())
     with pytest.raises(SystemExit, match="stopped after 9 of 10 environment steps"):
         gates.run_seed(gate, tmp_path, 3, ())
     assert not (tmp_path / "result.json").exists()
@@ -134,9 +137,9 @@ def test_returns_are_the_last_evaluation(tmp_path):
     ]
     records.insert(2, {"env_steps": 15, "seconds": 90.0, "loss/trunk": 1.0})
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
-    found = measures.returns(tmp_path, reach=8)
-    assert (found["return"], found["random"], found["minutes"]) == (5.0, 2.0, 2.0)
-    assert found["steps_to_8"] == 10
+    measured = measures.returns(tmp_path, reach=8)
+    assert (measured["return"], measured["random"], measured["minutes"]) == (5.0, 2.0, 2.0)
+    assert measured["steps_to_8"] == 10
     assert measures.returns(tmp_path, reach=10)["steps_to_10"] == float("inf")
 
 
@@ -145,12 +148,12 @@ def test_deepsea_counts_training_episodes_in_the_order_they_end(tmp_path, monkey
     won_TN[40:, 0] = True
     won_TN[45:, 1] = True
     rows = SimpleNamespace(reward=won_TN.astype(float), last=np.ones((150, 2), bool))
-    monkeypatch.setattr(measures, "rows_of", lambda run: rows)
-    monkeypatch.setattr(measures, "returns", lambda run: {})
-    found = measures.deepsea(tmp_path)
-    assert found["episodes"] == 300 and found["last_100"] == 1.0
-    assert found["first_success"] == 81  # episodes 1 to 80 end in the first 40 calls
-    assert won_TN.ravel()[: int(found["solved_after"])][-100:].mean() == 0.9
+    monkeypatch.setattr(measures, "rows_of", lambda workdir: rows)
+    monkeypatch.setattr(measures, "returns", lambda workdir: {})
+    measured = measures.deepsea(tmp_path)
+    assert measured["episodes"] == 300 and measured["last_100"] == 1.0
+    assert measured["first_success"] == 81  # episodes 1 to 80 end in the first 40 calls
+    assert won_TN.ravel()[: int(measured["solved_after"])][-100:].mean() == 0.9
 
 
 def test_spearman_and_auroc_are_what_their_definitions_say():
@@ -163,27 +166,29 @@ def test_spearman_and_auroc_are_what_their_definitions_say():
 
 
 def test_novelty_ranks_the_errors_of_tried_and_untried_steps():
-    score = lambda u, e: calibration.Scores(np.array([u]), -np.array([u]), np.array([e]))  # noqa: E731
+    def score(u, e):
+        return calibration.Scores(np.array([u]), -np.array([u]), np.array([e]))
+
     tried, untried = score([0.1, 0.4], [3.0, 5.0]), score([0.2, 0.5], [9.0, 7.0])
-    found = calibration.ranks(tried, untried)
-    assert found["spearman"] == pytest.approx(0.4)  # of 3, 9, 5 and 7 nats
-    assert found["spearman_std"] == pytest.approx(-0.4)
-    assert found["auroc"] == pytest.approx(3 / 4)
-    assert found["auroc_std"] == pytest.approx(1 / 4)
-    assert (found["error_tried"], found["error_untried"]) == (4.0, 8.0)
+    measured = calibration.ranks(tried, untried)
+    assert measured["spearman"] == pytest.approx(0.4)  # of 3, 9, 5 and 7 nats
+    assert measured["spearman_std"] == pytest.approx(-0.4)
+    assert measured["auroc"] == pytest.approx(3 / 4)
+    assert measured["auroc_std"] == pytest.approx(1 / 4)
+    assert (measured["error_tried"], measured["error_untried"]) == (4.0, 8.0)
     assert {bar.figure for bar in gates.GATES["calibration"].bars} == {"spearman", "auroc", "fall"}
-    assert {"spearman", "auroc"} <= set(found)
+    assert {"spearman", "auroc"} <= set(measured)
 
 
 def test_the_calibration_s_programs_can_be_traced():
     program = program_on((1, 1), behaviour__mode="task")
-    run = calibration.make(program)
+    functions = calibration.make(program)
     shapes = program.shapes()
-    filled = run.fill.trace(shapes, jnp.int32(16)).out_info
+    filled = functions.fill.trace(shapes, jnp.int32(16)).out_info
     assert filled.replay.rows.shape == shapes.replay.rows.shape
-    assert run.learn.trace(shapes).out_info[1].shape == ()
+    assert functions.learn.trace(shapes).out_info[1].shape == ()
     steps = program.agent.env.spec.max_steps
-    scores = jax.tree.leaves(run.score.trace(shapes).out_info)
+    scores = jax.tree.leaves(functions.score.trace(shapes).out_info)
     assert [x.shape for x in scores] == 6 * [(steps, calibration.HELD_OUT)]
 
 

@@ -240,9 +240,8 @@ PROCESS = """
 import sys
 from pathlib import Path
 import jax
-from dtc import config, mesh
-from launch import command, devices
-from launch.checkpoint import Checkpointer, fingerprint
+from dtc.host import command, devices
+from dtc.host.checkpoint import Checkpointer, fingerprint
 workdir, action = Path(sys.argv[1]), sys.argv[2]
 wanted = command.parse(["main.py", f"--workdir={workdir}", "--devices=4", *sys.argv[3:]])
 devices.start(wanted.cfg, wanted.num_devices, wanted.processes)

@@ -8,7 +8,7 @@ from dtc.host import command
 
 
 def parse(*args):
-    return command.parse(["launch/main.py", *args])
+    return command.parse(["dtc train", *args])
 
 
 def refusal(*args):
@@ -88,30 +88,38 @@ def test_a_run_directory_is_neither_overwritten_nor_resumed_from_nothing(tmp_pat
 
 
 def test_help_is_printed_with_status_0_and_an_unknown_section_is_refused(capsys):
-    assert train.main(["launch/main.py", "--help"]) == 0
+    assert train.main(["--help"]) == 0
     text = capsys.readouterr().out
     assert "--workdir=DIR" in text and "Configs: base, dreamerv3," in text and "  replay " in text
-    assert train.main(["launch/main.py", "--help=replay"]) == 0
+    assert train.main(["--help=replay"]) == 0
     assert "--config.replay.slots=4096" in capsys.readouterr().out
-    assert train.main(["launch/main.py", "--help=repla"]) == 2
+    assert train.main(["--help=repla"]) == 2
     assert "Did you mean replay?" in capsys.readouterr().err
 
 
 def test_a_refused_command_leaves_status_2_and_nothing_on_disk(tmp_path, capsys):
     workdir = tmp_path / "run"
-    argv = ["launch/main.py", "--devices=8", "--mesh=3,1", f"--workdir={workdir}"]
-    assert train.main(argv) == 2
+    assert train.main(["--devices=8", "--mesh=3,1", f"--workdir={workdir}"]) == 2
     assert capsys.readouterr().err.startswith("mesh=3,1 is not 8 devices")
     assert not workdir.exists()
 
 
-def test_the_command_to_continue_keeps_the_settings():
-    argv = ["launch/main.py", "--config=configs/smoke.py", "--workdir=a", "--seed=3"]
-    text = command.to_continue(argv, "runs/x y")
+@pytest.mark.parametrize(
+    ("script", "started_as"),
+    [
+        ("launch/main.py", "python launch/main.py"),
+        ("/home/x/venv/bin/dtc", "dtc train"),
+        ("/home/x/dtc/commands/__main__.py", "dtc train"),
+    ],
+)
+def test_the_command_to_continue_keeps_the_settings(monkeypatch, script, started_as):
+    monkeypatch.setattr(train.sys, "argv", [script])
+    typed = [train.started_as(), "--config=configs/smoke.py", "--workdir=a", "--seed=3"]
+    text = command.to_continue(typed, "runs/x y")
     assert text == (
-        "python launch/main.py --config=configs/smoke.py --seed=3 '--workdir=runs/x y' --resume"
+        f"{started_as} --config=configs/smoke.py --seed=3 '--workdir=runs/x y' --resume"
     )
-    assert command.to_continue(text.split(), "b").count("--resume") == 1
+    assert command.to_continue([*typed, "--resume"], "b").count("--resume") == 1
 
 
 def test_the_command_to_continue_keeps_a_value_that_stands_apart():

@@ -13,7 +13,7 @@ from dtc.host.devices import GIB, SLICES
 
 
 def parse(*args):
-    return command.parse(["launch/main.py", *args])
+    return command.parse(["dtc train", *args])
 
 
 @pytest.mark.parametrize("name", SLICES)

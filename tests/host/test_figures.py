@@ -5,7 +5,7 @@ import pytest
 from matplotlib.colors import to_rgb
 from PIL import Image
 
-from dtc.host import figures
+from dtc.host.figures import curves, episode, heatmaps, style
 
 METRICS = [
     "curiosity/novelty",
@@ -45,11 +45,11 @@ def count(path, color):
 
 
 def draw_curiosity(path, rows):
-    figures.curiosity(path, rows, "title")
+    curves.curiosity(path, rows, "title")
 
 
 def draw_model(path, rows):
-    figures.model(path, rows, "title", max_entropy=1.6)
+    curves.model(path, rows, "title", max_entropy=1.6)
 
 
 @pytest.mark.parametrize("draw", [draw_curiosity, draw_model])
@@ -62,14 +62,14 @@ def test_curves_are_drawn_from_any_prefix_of_a_run(draw, tmp_path):
 @pytest.mark.parametrize(
     ("draw", "name", "color"),
     [
-        (draw_curiosity, "curiosity/novelty", figures.PURPLE),
-        (draw_curiosity, "curiosity/competence", figures.GREEN),
-        (draw_curiosity, "curiosity/surprise", figures.RED),
-        (draw_curiosity, "curiosity/boredom", figures.ORANGE),
-        (draw_curiosity, "curiosity/horizon", figures.BLUE),
-        (draw_model, "latent/kl", figures.BLUE),
-        (draw_model, "latent/prior_entropy", figures.ORANGE),
-        (draw_model, "explore/entropy", figures.ORANGE),
+        (draw_curiosity, "curiosity/novelty", style.PURPLE),
+        (draw_curiosity, "curiosity/competence", style.GREEN),
+        (draw_curiosity, "curiosity/surprise", style.RED),
+        (draw_curiosity, "curiosity/boredom", style.ORANGE),
+        (draw_curiosity, "curiosity/horizon", style.BLUE),
+        (draw_model, "latent/kl", style.BLUE),
+        (draw_model, "latent/prior_entropy", style.ORANGE),
+        (draw_model, "explore/entropy", style.ORANGE),
     ],
 )
 def test_a_metric_is_a_line_of_its_color(draw, name, color, tmp_path):
@@ -82,25 +82,25 @@ def test_a_metric_is_a_line_of_its_color(draw, name, color, tmp_path):
 def test_a_metric_that_was_not_finite_leaves_a_gap(tmp_path):
     broken = [*records(3), {"env_steps": 300, "eval/value": None, "eval/value_bias": None}]
     draw_model(tmp_path / "gap.png", broken)
-    assert count(tmp_path / "gap.png", figures.BLUE) > 300
+    assert count(tmp_path / "gap.png", style.BLUE) > 300
 
 
 def test_the_map_shows_each_cell_and_leaves_the_others_grey(tmp_path):
     visits, novelty = np.zeros((4, 4)), np.full((4, 4), np.nan)
-    figures.grid_map(tmp_path / "empty.png", visits, novelty, "title")
-    assert count(tmp_path / "empty.png", figures.UNSEEN) > 10_000
+    heatmaps.grid_map(tmp_path / "empty.png", visits, novelty, "title")
+    assert count(tmp_path / "empty.png", heatmaps.UNSEEN) > 10_000
     grey = []
     for seen, known in ((2, 1), (4, 3)):  # cells of 16, with the same scales
         visits[0, :seen], novelty[0, :known] = np.geomspace(1, 1000, seen), 0.2
-        figures.grid_map(tmp_path / "map.png", visits, novelty, "title")
-        grey.append(count(tmp_path / "map.png", figures.UNSEEN))
+        heatmaps.grid_map(tmp_path / "map.png", visits, novelty, "title")
+        grey.append(count(tmp_path / "map.png", heatmaps.UNSEEN))
     assert grey[1] / grey[0] == pytest.approx((12 + 13) / (14 + 15), abs=0.01)
 
 
 def test_the_salience_figure_shows_a_change_of_one_token(tmp_path):
     weights = np.full((20, 5), 0.2)
     weights[10:] = (0.6, 0.1, 0.1, 0.1, 0.1)
-    figures.salience(tmp_path / "salience.png", weights, "title")
+    heatmaps.salience(tmp_path / "salience.png", weights, "title")
     image = pixels(tmp_path / "salience.png")
     height, width = image.shape[:2]
     row = image[height // 4]  # through the first token
@@ -112,17 +112,44 @@ def test_the_salience_figure_shows_a_change_of_one_token(tmp_path):
 def test_the_error_of_a_class_is_the_probability_of_what_was_not_there():
     real = np.eye(3)[np.array([[0, 2]])]
     predicted = np.array([[[0.75, 0.25, 0], [0, 0.1, 0.9]]])
-    np.testing.assert_allclose(figures.error(real, predicted), [[0.25, 0.1]])
+    np.testing.assert_allclose(episode.error(real, predicted), [[0.25, 0.1]])
 
 
 @pytest.mark.parametrize("groups", [1, 2, 4])
 def test_the_dream_figure_takes_classes(groups, tmp_path):
     rng = np.random.default_rng(0)
     real = {"cell": np.eye(7)[rng.integers(7, size=(9, groups))], "vector": rng.random((9, 2))}
-    figures.dream(tmp_path / "dream.png", real, real, rng.random(8), 3, "title")
+    episode.open_loop(tmp_path / "dream.png", real, real, rng.random(8), 3, "title")
     only = {"vector": real["vector"]}
-    figures.dream(tmp_path / "vector.png", only, only, rng.random(8), 3, "title")
+    episode.open_loop(tmp_path / "vector.png", only, only, rng.random(8), 3, "title")
     tall, short = (pixels(tmp_path / f"{n}.png") for n in ("dream", "vector"))
     assert len(tall) > len(short) + 100
     darkest = "#084081"  # of the classes that were there
     assert count(tmp_path / "dream.png", darkest) > 300
+
+
+def test_the_learning_curve_is_drawn_from_any_prefix_of_a_run(tmp_path):
+    names = ["collect/return", "curiosity/novelty", "curiosity/boredom", "eval/return"]
+    for num in (0, 1, 3):
+        path = tmp_path / f"{num}.png"
+        curves.learning_curve(path, records(num, names), {"random": 0.5}, "title")
+        assert path.stat().st_size > 1000
+
+
+def test_the_dream_figure_takes_grids_and_vectors(tmp_path):
+    rng = np.random.default_rng(0)
+    real = {"view": np.eye(4)[rng.integers(4, size=(9, 3, 3))], "vector": rng.random((9, 5))}
+    episode.open_loop(tmp_path / "dream.png", real, real, rng.random(8), 3, "title", num_frames=4)
+    assert (tmp_path / "dream.png").stat().st_size > 1000
+
+
+def test_the_error_of_a_cell_is_the_probability_of_what_was_not_there():
+    real = np.eye(2)[np.zeros((1, 1, 1), int)]
+    assert episode.error(real, np.array([0.75, 0.25]).reshape(1, 1, 1, 2)) == 0.25
+
+
+def test_a_certain_cell_has_its_color_and_an_unsure_one_a_mixture():
+    palette = episode.palette_of(np.eye(4)[[0, 1, 2, 2, 3, 3, 3]])
+    assert len(np.unique(palette, axis=0)) == 4
+    np.testing.assert_allclose(episode.to_rgb(np.eye(4), palette), palette)
+    np.testing.assert_allclose(episode.to_rgb(np.full(4, 0.25), palette), palette.mean(0))

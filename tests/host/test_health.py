@@ -56,9 +56,9 @@ def test_a_number_that_is_not_finite_is_told_at_once_with_its_name(value):
 
 
 def test_the_mean_of_many_leaves_that_are_finite_is_no_sign():
-    means = [jnp.ones(n).mean() for n in range(1, 200)]
+    means = [float(jnp.ones(n).mean()) for n in (41, 47, 82, 194)]
     assert min(means) < 1.0  # the premise: such a mean is rounded
-    assert not any(health.signs(WELL | {"health/finite": float(x)}, LIMITS) for x in means)
+    assert not any(health.signs(WELL | {"health/finite": x}, LIMITS) for x in means)
 
 
 def test_gradients_that_are_not_finite_are_told():

@@ -8,9 +8,8 @@ import numpy as np
 from dtc.configs import base
 from rich.console import Console
 
-from dtc.commands import plot
 from dtc.config import settings as config
-from dtc.host import figures, writers
+from dtc.host import writers
 from dtc.host.writers import MetricsWriter, Progress, read_metrics
 
 
@@ -121,44 +120,3 @@ def test_the_summary_table_holds_a_row_a_figure():
     Console(file=out, width=60).print(table)
     assert "31.23" in out.getvalue()
     assert "1200" in out.getvalue()
-
-
-def test_figures_are_drawn_from_any_prefix_of_a_run(tmp_path):
-    metrics = {"collect/return": 1.0, "curiosity/novelty": 0.1, "curiosity/boredom": 0.0}
-    for num in (0, 1, 3):
-        records = [record(i, **metrics, **{"eval/return": 2.0}) for i in range(num)]
-        figures.learning_curve(tmp_path / f"{num}.png", records, {"random": 0.5}, "title")
-        assert (tmp_path / f"{num}.png").stat().st_size > 1000
-
-
-def test_the_dream_figure_takes_grids_and_vectors(tmp_path):
-    rng = np.random.default_rng(0)
-    real = {"view": np.eye(4)[rng.integers(4, size=(9, 3, 3))], "vector": rng.random((9, 5))}
-    figures.dream(tmp_path / "dream.png", real, real, rng.random(8), 3, "title", num_frames=4)
-    assert (tmp_path / "dream.png").stat().st_size > 1000
-
-
-def test_the_error_of_a_cell_is_the_probability_of_what_was_not_there():
-    real = np.eye(2)[np.zeros((1, 1, 1), int)]
-    assert figures.error(real, np.array([0.75, 0.25]).reshape(1, 1, 1, 2)) == 0.25
-
-
-def test_a_certain_cell_has_its_color_and_an_unsure_one_a_mixture():
-    palette = figures.palette_of(np.eye(4)[[0, 1, 2, 2, 3, 3, 3]])
-    assert len(np.unique(palette, axis=0)) == 4
-    np.testing.assert_allclose(figures.to_rgb(np.eye(4), palette), palette)
-    np.testing.assert_allclose(figures.to_rgb(np.full(4, 0.25), palette), palette.mean(0))
-
-
-def test_plot_draws_several_runs_and_writes_their_figures(tmp_path, capsys):
-    for name in "ab":
-        writer = MetricsWriter(tmp_path / name)
-        for i in range(3):
-            writer.write(record(i, **{"eval/return": float(i)}))
-        writer.close()
-    out, figures_json = tmp_path / "curves.png", tmp_path / "curves.json"
-    runs = [str(tmp_path / name) for name in "ab"]
-    assert plot.main([*runs, f"--out={out}", f"--json={figures_json}"]) == 0
-    assert out.stat().st_size > 1000
-    drawn = json.loads(figures_json.read_text())
-    assert drawn[runs[1]] == {"eval/return": [[0.0, 0.0], [100.0, 1.0], [200.0, 2.0]]}

@@ -1,42 +1,48 @@
-"""The agent's static side: configs, environment and networks, and the functions made of them."""
+"""The curious agent's two sides: what is fixed when the program is compiled, and what it learns."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from dtc.behaviour import actor_critic
-from dtc.behaviour.actor_critic import Behaviour, BehaviourConfig, Policy
-from dtc.core import distributions as dist
-from dtc.core import mesh
+from dtc.behaviour import networks, policy
+from dtc.behaviour.networks import Behaviour
+from dtc.behaviour.policy import Policy
+from dtc.behaviour.targets import ReturnRange
+from dtc.config.sections import (
+    BehaviourConfig,
+    CuriosityConfig,
+    DreamConfig,
+    OptimizerConfig,
+    ReplayConfig,
+    RSSMConfig,
+)
+from dtc.core import mesh, normalizer, optimizer
+from dtc.core.keys import mesh_key
 from dtc.core.nets import Precision
-from dtc.core.optimizer import OptimizerConfig
-from dtc.core.types import Array, Environment, Key, Latent, PolicyFn, Purpose, PyTree, Row
-from dtc.curiosity.intrinsic import CuriosityConfig
-from dtc.data import replay
-from dtc.data.replay import Codecs, ReplayConfig
-from dtc.envs.vector import VectorConfig
-from dtc.world_model import ensemble, rssm
-from dtc.world_model.ensemble import EnsembleConfig, Member, Transitions
-from dtc.world_model.imagination import DreamConfig, ModelFns
+from dtc.core.normalizer import Normalizer
+from dtc.core.types import Array, EnvSpec, Key, Latent, Purpose, PyTree
+from dtc.curiosity import drive
+from dtc.curiosity.drive import CuriosityState
+from dtc.curiosity.novelty import Novelty
+from dtc.training.algorithm import Specs, State
+from dtc.world_model import ensemble, latent, rssm
+from dtc.world_model.ensemble import Member
+from dtc.world_model.latent import Feature
 
 
 @dataclass(frozen=True)
 class Agent:
     """All that is fixed when the program is compiled. Numbers are global, whatever the mesh."""
 
-    env: Environment
-    num_envs: int  # N
-    prefill: int  # rows of each environment before the first update
-    collect_steps: int  # R
-    updates_per_collect: int  # G
-    vector: VectorConfig
-    replay: ReplayConfig
-    codecs: Codecs
+    spec: EnvSpec
     trunk: rssm.Trunk
     member: Member
-    ensemble: EnsembleConfig
+    num_members: int
+    novelty: Novelty
+    replay: ReplayConfig
     curiosity: CuriosityConfig
     dream: DreamConfig
     behaviour: BehaviourConfig
@@ -46,50 +52,73 @@ class Agent:
     @property
     def policies(self) -> tuple[Policy, ...]:
         """The policies that learn; the first one acts."""
-        return actor_critic.policies(self.behaviour)
+        return policy.policies(self.behaviour)
 
     @property
-    def model(self) -> rssm.RSSMConfig:
+    def task(self) -> Policy:
+        """The policy that is evaluated."""
+        return self.policies[-1]
+
+    @property
+    def model(self) -> RSSMConfig:
         """Sizes of the world model."""
         return self.trunk.cfg
 
     def net(self, policy: Policy) -> Behaviour:
         """The networks of one policy."""
-        spec, m = self.env.spec, self.model
-        outputs = spec.action.num_classes or 2 * spec.action.shape[0]
+        outputs = self.spec.action.num_classes or 2 * self.spec.action.shape[0]
         critics = tuple(r.name for r in policy.rewards)
         return Behaviour(
-            self.behaviour, m.groups, m.classes, m.units, m.bins, critics, outputs, self.precision
+            self.behaviour, self.model.units, self.model.bins, critics, outputs, self.precision
         )
 
-    def feature(self, latent: Latent) -> Array:
-        """What heads, actor and critics read."""
-        return rssm.feature(latent, self.trunk)
+    def feature(self, state: Latent) -> Feature:
+        """What heads, actor and critics read of a latent."""
+        return latent.feature(state, self.model, self.precision)
+
+    def action_input(self, action: Array) -> Array:
+        """What networks see of an action: [..., A]."""
+        return latent.network_action(action, self.spec, self.precision.compute)
 
 
 class Params(NamedTuple):
-    """Everything that learns."""
+    """Everything that a gradient moves."""
 
     trunk: PyTree
     members: PyTree  # [E, ...]
     behaviour: dict[str, PyTree]  # by policy
 
 
-def make(cfg: Any, env: Environment, precision: Precision) -> Agent:
-    """The agent of a checked `Config` (config.py) in an environment."""
-    trunk = rssm.make_trunk(cfg.model, env.spec, precision)
+class OptState(NamedTuple):
+    """Optimiser states, shaped like Params."""
+
+    trunk: PyTree
+    members: PyTree  # [E, ...]
+    behaviour: PyTree
+
+
+class Learner(NamedTuple):
+    """What the agent has learned so far."""
+
+    params: Params
+    normalizer: Normalizer  # of vector observations
+    opt: OptState
+    slow: dict[str, PyTree]  # slow critics by policy
+    average: dict[str, PyTree]  # of behaviour's parameters over the latest updates
+    ranges: dict[str, dict[str, ReturnRange]]  # by policy and kind of reward
+    entropy: dict[str, Array]  # weight of each policy's entropy, [] float32
+    curiosity: CuriosityState
+
+
+def make(cfg: Any, spec: EnvSpec, precision: Precision, novelty: Novelty) -> Agent:
+    """The agent of a checked `Config` (dtc/config) in an environment."""
     return Agent(
-        env=env,
-        num_envs=cfg.env.num_envs,
-        prefill=cfg.run.prefill,
-        collect_steps=cfg.run.collect_steps,
-        updates_per_collect=cfg.run.updates_per_collect,
-        vector=VectorConfig(),
-        replay=cfg.replay,
-        codecs=replay.make_codecs(*_row_and_latent(env, trunk), cfg.replay),
-        trunk=trunk,
+        spec=spec,
+        trunk=rssm.make_trunk(cfg.model, spec, precision),
         member=Member(cfg.model, precision),
-        ensemble=cfg.ensemble,
+        num_members=cfg.ensemble.members,
+        novelty=novelty,
+        replay=cfg.replay,
         curiosity=cfg.curiosity,
         dream=cfg.dream,
         behaviour=cfg.behaviour,
@@ -98,93 +127,89 @@ def make(cfg: Any, env: Environment, precision: Precision) -> Agent:
     )
 
 
-def _row_and_latent(env: Environment, trunk: rssm.Trunk) -> tuple[Row, Latent]:
-    """Shapes and dtypes of one replay row and one latent, unbatched."""
-    spec = env.spec
-    mask = jnp.zeros((trunk.num_actions,), bool) if spec.has_action_mask else None
-    flag = jnp.zeros((), bool)
-    action_dtype = jnp.int32 if spec.is_discrete else jnp.float32
-    row = Row(
-        obs={name: x.zeros() for name, x in spec.obs.items()},
-        reward=jnp.zeros((), jnp.float32),
-        terminated=flag,
-        truncated=flag,
-        first=flag,
-        action=jnp.zeros(spec.action.shape, action_dtype),
-        action_mask=mask,
+def specs() -> Specs:
+    """The learner made of PartitionSpecs: members are split over `ensemble`."""
+    same: Any = mesh.REPLICATED
+    members: Any = mesh.MEMBERS
+    learner = Learner(
+        params=Params(same, members, same),
+        normalizer=same,
+        opt=OptState(same, members, same),
+        slow=same,
+        average=same,
+        ranges=same,
+        entropy=same,
+        curiosity=same,
     )
-    latent = jax.tree.map(lambda x: x[0], rssm.zero_latent(1, trunk.cfg, trunk.precision))
-    return row, latent
+    return Specs(learner=learner, acting=mesh.SHARDED)
 
 
-def init_params(root: Key, a: Agent) -> Params:
+def optimizers(agent: Agent) -> OptState:
+    """The gradient transformations of trunk, members and behaviour."""
+    cfg = agent.optimizer
+    return OptState(
+        trunk=optimizer.make(cfg.model_lr, cfg, decay=cfg.model_decay),
+        members=optimizer.make(cfg.member_lr, cfg),
+        behaviour=optimizer.make_behaviour(cfg),
+    )
+
+
+def init_params(root: Key, agent: Agent) -> Params:
     """Fresh parameters; of the members, this device's."""
-    trunk = rssm.init(mesh.mesh_key(root, Purpose.MODEL_INIT, 0, 0), a.trunk)
-    padded = mesh.padded_members(a.ensemble.members, mesh.axis_size("ensemble"))
+    trunk = rssm.init(mesh_key(root, Purpose.MODEL_INIT, 0, 0), agent.trunk)
+    padded = mesh.padded_members(agent.num_members, mesh.axis_size("ensemble"))
     num_local = padded // mesh.axis_size("ensemble")
-    members = ensemble.init(root, a.member, a.trunk.num_actions, num_local)
-    feature = jnp.zeros((1, a.model.deter + a.model.groups * a.model.classes))
+    members = ensemble.init(root, agent.member, agent.trunk.num_actions, num_local)
+    feature = agent.feature(latent.zero_latent(1, agent.model, agent.precision))
     behaviour = {}
-    for i, policy in enumerate(a.policies):
-        key = mesh.mesh_key(root, Purpose.BEHAVIOUR_INIT, i, 0)
-        behaviour[policy.name] = a.net(policy).init(key, feature, method="everything")["params"]
+    for i, p in enumerate(agent.policies):
+        key = mesh_key(root, Purpose.BEHAVIOUR_INIT, i, 0)
+        behaviour[p.name] = agent.net(p).init(key, feature, method="everything")["params"]
     return Params(trunk, members, behaviour)
 
 
-def policy_fn(a: Agent, params: PyTree, policy: Policy, greedy: bool = False) -> PolicyFn:
-    """Latent -> action of one policy's actor."""
-    net = a.net(policy)
-
-    def act(latent: Latent, mask: Array | None, keys: Key) -> Array:
-        output = net.apply({"params": params}, a.feature(latent), method="act")
-        if greedy:
-            return actor_critic.greedy_action(output, mask, a.env.spec, a.behaviour)
-        return actor_critic.sample_action(output, mask, keys, a.env.spec, a.behaviour)
-
-    return act
-
-
-def heads_fn(a: Agent, trunk: PyTree, latent: Latent) -> tuple[Array, Array, Array | None]:
-    """Predicted reward, continue probability and allowed actions (or None) of a state."""
-    variables = {"params": trunk}
-    reward, cont, mask = a.trunk.apply(variables, a.feature(latent), method="heads")
-    allowed = None if mask is None else mask > 0.0
-    return dist.twohot_mean(reward, dist.twohot_bins(a.model.bins)), jax.nn.sigmoid(cont), allowed
-
-
-def novelty_fn(a: Agent, params: Params, latent: Latent, action: Array) -> Array:
-    """u(s, a) of flat states and actions."""
-    action = rssm.network_action(action, a.env.spec, a.precision.compute)
-    data = Transitions(latent, action)
-    return ensemble.novelty(a.member, params.members, data, a.ensemble, a.curiosity.novelty)
+def init(root: Key, agent: Agent) -> Learner:
+    """A fresh learner."""
+    params, tx, wide = init_params(root, agent), optimizers(agent), agent.precision.param
+    sizes = rssm.vector_sizes(agent.trunk) if agent.model.standardise else {}
+    zero = jnp.zeros((), wide)
+    return Learner(
+        params=params,
+        normalizer=normalizer.init(sizes, wide),
+        opt=OptState(
+            tx.trunk.init(params.trunk),
+            jax.vmap(tx.members.init)(params.members),
+            tx.behaviour.init(params.behaviour),
+        ),
+        slow={name: networks.slow_part(p) for name, p in params.behaviour.items()},
+        average=params.behaviour,
+        ranges={
+            p.name: {r.name: ReturnRange(zero, zero) for r in p.rewards} for p in agent.policies
+        },
+        entropy={p.name: jnp.asarray(p.entropy, wide) for p in agent.policies},
+        curiosity=drive.init(len(agent.dream.horizons)),
+    )
 
 
-def model_fns(a: Agent, params: Params, policy: Policy) -> ModelFns:
-    """What dreaming under a policy needs."""
-    net, behaviour = a.net(policy), params.behaviour[policy.name]
-    is_curious = any(r.name == "intrinsic" for r in policy.rewards)
+def to_checkpoint(state: State, on_ensemble: int, agent: Agent) -> State:
+    """The real members alone: a checkpoint knows nothing of the mesh."""
+    return _map_members(state, partial(mesh.without_ghosts, num_members=agent.num_members))
 
-    def step(latent: Latent, action: Array, uniform: Array) -> Latent:
-        action = rssm.network_action(action, a.env.spec, a.precision.compute)
-        return rssm.imagine_step(a.trunk, params.trunk, latent, action, uniform)
 
-    def novelty(latent: Latent, action: Array) -> Array:
-        if is_curious:
-            return novelty_fn(a, params, latent, action)
-        return jnp.zeros(action.shape[0], a.precision.param)
+def from_checkpoint(state: State, on_ensemble: int, agent: Agent) -> State:
+    """A restored state with the ghosts that a mesh with this `ensemble` axis needs."""
+    num_padded = mesh.padded_members(agent.num_members, on_ensemble)
+    return _map_members(state, partial(mesh.with_ghosts, num_padded=num_padded))
 
-    def mask(latent: Latent) -> Array | None:
-        return heads_fn(a, params.trunk, latent)[2] if a.env.spec.has_action_mask else None
 
-    def value(latent: Latent) -> dict[str, Array]:
-        logits = net.apply({"params": behaviour}, a.feature(latent), method="values")
-        return actor_critic.mean_values(logits, a.model.bins)
-
-    return ModelFns(
-        step=step,
-        heads=lambda s: heads_fn(a, params.trunk, s)[:2],
-        mask=mask,
-        policy=policy_fn(a, behaviour, policy),
-        novelty=novelty,
-        value=value,
+def _map_members(state: State, change: Any) -> State:
+    learner: Learner = state.learner
+    members = change(learner.params.members)
+    moments = change(learner.opt.members)
+    return State(
+        learner._replace(
+            params=learner.params._replace(members=members),
+            opt=learner.opt._replace(members=moments),
+        ),
+        state.acting,
     )

@@ -1,0 +1,51 @@
+"""Replayed sequences as the learner reads them."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from dtc.algorithms.curious.agent import Agent, Learner
+from dtc.core import mesh, normalizer
+from dtc.core.keys import Draws
+from dtc.core.types import Array, Latent, Purpose, Row
+from dtc.data import ring
+from dtc.data.ring import Ring, SampleIndex
+from dtc.world_model import latent, rssm
+
+
+class Batch(NamedTuple):
+    """Replayed sequences, time-major: rows 1..T, with what row 0 (context) hands them."""
+
+    rows: Row  # [T, B, ...]
+    encoded: dict[str, Array]  # observations as the environment encodes them, [T, B, ...]
+    obs: dict[str, Array]  # the same, vectors standardised
+    action: Array  # taken at each row, as networks see it, [T, B, A]
+    previous: Array  # taken before each row, [T, B, A]
+    first: Array  # [T, B], True in the first row too when there is no context
+    context: Latent  # at row 0, [B, ...]
+    sampled: SampleIndex
+
+
+def sample(draws: Draws, learner: Learner, stored: Ring, agent: Agent) -> Batch:
+    """This device's share of the update's sequences."""
+    ids_B = mesh.global_ids(agent.replay.batch // mesh.num_devices())
+    keys_B = draws.keys(Purpose.REPLAY_SAMPLE, ids_B)
+    rows_BT, context, sampled = ring.sample(stored, keys_B, ids_B, agent.replay)
+    rows = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), rows_BT)
+    actions = agent.action_input(rows.action)
+    rows = jax.tree.map(lambda x: x[1:], rows)
+    first = rows.first
+    if context is None:
+        first = first.at[0].set(True)
+        context = latent.zero_latent(first.shape[1], agent.model, agent.precision)
+    encoded = rssm.encode_batch(agent.spec, rows.obs, 2)
+    obs = normalizer.standardise(learner.normalizer, encoded)
+    return Batch(rows, encoded, obs, actions[1:], actions[:-1], first, context, sampled)
+
+
+def observe_noise(draws: Draws, batch: Batch, agent: Agent) -> Array:
+    """Uniform draws of the posterior, [T, B, S], by global sample id."""
+    keys = draws.keys(Purpose.OBSERVE, batch.sampled.id)
+    shape = (agent.replay.length, agent.model.groups)
+    return jnp.swapaxes(jax.vmap(lambda k: jax.random.uniform(k, shape))(keys), 0, 1)

@@ -1,0 +1,237 @@
+"""What behaviour learns: dreams from replayed states, and what they say of replayed returns."""
+
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from dtc.algorithms.curious.acting import policy_fn
+from dtc.algorithms.curious.agent import Agent, Learner, Params
+from dtc.algorithms.curious.batch import Batch
+from dtc.algorithms.curious.model import Scalars
+from dtc.behaviour import losses
+from dtc.behaviour.losses import ChunkData, PolicyLearner
+from dtc.behaviour.policy import Policy
+from dtc.behaviour.targets import ReturnRange, Rollout, targets
+from dtc.core import distributions as dist
+from dtc.core import mesh, returns
+from dtc.core.keys import Draws
+from dtc.core.metrics import Mean
+from dtc.core.numerics import masked_sum
+from dtc.core.types import Array, Latent, Purpose, PyTree
+from dtc.curiosity import drive
+from dtc.world_model import ensemble, imagination, rssm
+from dtc.world_model.ensemble import Transitions
+from dtc.world_model.imagination import Dreamed, ModelFns
+from dtc.world_model.latent import Feature
+from dtc.world_model.rssm import Observed
+
+
+class Starts(NamedTuple):
+    """Posterior states dreams begin at, the same number from each sequence."""
+
+    t: Array  # [B, n] int32 time in the sequence
+    b: Array  # [B, n] int32 the sequence, among this device's
+    ids: Array  # [B*n] int32 global number of the start
+    latent: Latent  # [B*n, ...]
+    alive: Array  # [B*n] float32, 0 where the state is terminal
+
+
+def choose_starts(draws: Draws, seen: Observed, batch: Batch, agent: Agent) -> Starts:
+    """`dream.starts` / B states of each sequence, without replacement by the sequence's key."""
+    num, length = agent.dream.starts // agent.replay.batch, agent.replay.length
+    keys = draws.keys(Purpose.DREAM_START, batch.sampled.id)
+    t_Bn = jax.vmap(lambda k: jax.random.permutation(k, length)[:num])(keys)
+    if num == length:  # all of them, in their order
+        t_Bn = mesh.vary(jnp.broadcast_to(jnp.arange(num), t_Bn.shape))
+    ids_Bn = batch.sampled.id[:, None] * num + jnp.arange(num)[None]
+    b_Bn = jnp.broadcast_to(jnp.arange(t_Bn.shape[0])[:, None], t_Bn.shape)
+
+    def take(x_TB: Array) -> Array:
+        return lax.stop_gradient(x_TB[t_Bn, b_Bn].reshape(-1, *x_TB.shape[2:]))
+
+    latent = Latent(take(seen.deter).astype(agent.precision.compute), take(seen.ids))
+    alive = 1.0 - take(batch.rows.terminated).astype(agent.precision.param)
+    return Starts(t_Bn, b_Bn, ids_Bn.reshape(-1), latent, alive)
+
+
+def horizon_of(learner: Learner, agent: Agent) -> Array:
+    """[] int32 steps that dreams take in this update."""
+    return jnp.asarray(agent.dream.horizons, jnp.int32)[learner.curiosity.bucket]
+
+
+def heads_fn(agent: Agent, trunk: PyTree, state: Latent) -> tuple[Array, Array, Array | None]:
+    """Predicted reward, continue probability and allowed actions (or None) of a state."""
+    variables = {"params": trunk}
+    reward, cont, mask = agent.trunk.apply(variables, agent.feature(state), method="heads")
+    allowed = None if mask is None else mask > 0.0
+    bins = dist.twohot_bins(agent.model.bins)
+    return dist.twohot_mean(reward, bins), jax.nn.sigmoid(cont), allowed
+
+
+def novelty_fn(agent: Agent, params: Params, state: Latent, action: Array) -> Array:
+    """u(s, a) of flat states and actions."""
+    data = Transitions(state, agent.action_input(action))
+    return ensemble.measure(agent.member, params.members, data, agent.num_members, agent.novelty)
+
+
+def values_fn(agent: Agent, behaviour: PyTree, policy: Policy, state: Latent) -> dict[str, Array]:
+    """Each critic's value of a state."""
+    net = agent.net(policy)
+    logits = net.apply({"params": behaviour}, agent.feature(state), method="values")
+    return losses.mean_values(logits, agent.model.bins)
+
+
+def model_fns(agent: Agent, params: Params, policy: Policy) -> ModelFns:
+    """What dreaming under a policy needs."""
+    behaviour = params.behaviour[policy.name]
+    is_curious = any(r.name == "intrinsic" for r in policy.rewards)
+
+    def step(state: Latent, action: Array, uniform: Array) -> Latent:
+        action = agent.action_input(action)
+        return rssm.imagine_step(agent.trunk, params.trunk, state, action, uniform)
+
+    def novelty(state: Latent, action: Array) -> Array:
+        if is_curious:
+            return novelty_fn(agent, params, state, action)
+        return jnp.zeros(action.shape[0], agent.precision.param)
+
+    def mask(state: Latent) -> Array | None:
+        return heads_fn(agent, params.trunk, state)[2] if agent.spec.has_action_mask else None
+
+    return ModelFns(
+        step=step,
+        heads=lambda s: heads_fn(agent, params.trunk, s)[:2],
+        mask=mask,
+        policy=policy_fn(agent, behaviour, policy),
+        novelty=novelty,
+        value=partial(values_fn, agent, behaviour, policy),
+    )
+
+
+def dream(
+    draws: Draws, learner: Learner, params: Params, starts: Starts, policy: Policy, agent: Agent
+) -> Dreamed:
+    """Dreams from the starts; policies draw apart from each other."""
+    offset = agent.policies.index(policy) * agent.dream.starts
+    return imagination.imagine(
+        draws.keys(Purpose.DREAM, starts.ids + offset),
+        starts.latent,
+        horizon_of(learner, agent),
+        model_fns(agent, params, policy),
+        agent.model.groups,
+        agent.dream,
+    )
+
+
+class DreamLesson(NamedTuple):
+    """What one policy learns from its dreams."""
+
+    gradients: PyTree  # of its actor and critics
+    ranges: dict[str, ReturnRange]
+    start_return: dict[str, Array]  # each kind of return at the starts, [B*n]
+    scalars: Scalars
+
+
+def learn_in_dreams(
+    draws: Draws,
+    learner: Learner,
+    params: Params,
+    starts: Starts,
+    dreamed: Dreamed,
+    *,
+    policy: Policy,
+    agent: Agent,
+) -> DreamLesson:
+    """Gradients of a policy's actor and critics, and what they were made of."""
+    name, horizon = policy.name, horizon_of(learner, agent)
+    rewards = {"extrinsic": dreamed.reward, "intrinsic": dreamed.novelty}
+    if policy.is_relative:
+        (only,) = policy.rewards
+        per_step = 1 - only.discount  # a return is then a weighted mean, near 1
+        rewards["intrinsic"] = per_step * drive.relative(dreamed.novelty, learner.curiosity)
+    value_0 = values_fn(agent, params.behaviour[name], policy, starts.latent)
+    rollout = Rollout(rewards, dreamed.cont, value_0, dreamed.value, starts.alive)
+    judged = targets(
+        rollout,
+        learner.ranges[name],
+        horizon=horizon,
+        boredom=learner.curiosity.boredom,
+        update=draws.update,
+        policy=policy,
+        cfg=agent.behaviour,
+    )
+    grads, sums = losses.gradients(
+        params.behaviour[name],
+        ChunkData(dreamed.latent, dreamed.action, dreamed.mask, judged.targets),
+        policy_learner(learner, policy, agent),
+        horizon=horizon,
+        chunk=agent.dream.chunk,
+        feature_fn=agent.feature,
+    )
+    novelty = masked_sum(dreamed.novelty, judged.targets.runs)
+    scalars = judged.metrics | {
+        "novelty": Mean(novelty / (horizon * starts.ids.shape[0]), judged.steps),
+        "entropy": Mean(sums.entropy, judged.steps),
+        "loss/actor": sums.actor,
+    }
+    scalars |= {f"loss/critic_{kind}": x for kind, x in sums.critics.items()}
+    if sums.salience_entropy is not None:
+        scalars["salience_entropy"] = Mean(sums.salience_entropy, judged.steps)
+    at_start = {kind: ret[0] for kind, ret in judged.targets.returns.items()}
+    named = {f"{name}/{k}": x for k, x in scalars.items()}
+    return DreamLesson(grads, judged.ranges, at_start, named)
+
+
+def policy_learner(learner: Learner, policy: Policy, agent: Agent) -> PolicyLearner:
+    """What the policy's losses need besides its parameters."""
+    name = policy.name
+    return PolicyLearner(agent.net(policy), learner.slow[name], learner.entropy[name], agent.spec)
+
+
+class ValueGradients(NamedTuple):
+    """Gradients of the replay-value loss."""
+
+    critic: PyTree  # shaped like the policy's parameters
+    deter: Array  # [T, B, D]
+    stoch: Array  # [T, B, S, C]
+
+
+def replay_value_gradients(
+    learner: Learner,
+    params: PyTree,
+    seen: Observed,
+    starts: Starts,
+    start_return: Array,
+    batch: Batch,
+    *,
+    policy: Policy,
+    agent: Agent,
+) -> tuple[Array, ValueGradients]:
+    """The extrinsic critic's loss on replayed states and its gradients.
+
+    Interim values are the dreamed returns where a dream began, else the critic's own.
+    """
+    compute, rows = agent.precision.compute, batch.rows
+    learned = policy_learner(learner, policy, agent)
+
+    def loss_fn(params: PyTree, deter: Array, stoch: Array) -> Array:
+        feature = Feature(deter.astype(compute), stoch.astype(compute))
+        still = jax.tree.map(lax.stop_gradient, feature)
+        logits = learned.net.apply({"params": params}, still, method="values")
+        value_TB = losses.mean_values(logits, agent.model.bins)["extrinsic"]
+        value_TB = lax.stop_gradient(value_TB)
+        boot_TB = value_TB.at[starts.t, starts.b].set(start_return.reshape(starts.t.shape))
+        cfg = agent.behaviour
+        target_TB = jax.vmap(
+            returns.replay_lambda_returns, in_axes=(1, 1, 1, 1, None, None), out_axes=1
+        )(rows.reward, rows.terminated, rows.last, boot_TB, cfg.discount, cfg.lam)
+        weight_TB = (~rows.last[:-1]).astype(target_TB.dtype)
+        before_last = jax.tree.map(lambda x: x[:-1], feature)
+        loss = losses.replay_value_loss(params, before_last, target_TB, weight_TB, learned)
+        return agent.model.value_scale * loss
+
+    loss, grads = jax.value_and_grad(loss_fn, (0, 1, 2))(params, seen.deter, seen.stoch)
+    return loss, ValueGradients(*grads)

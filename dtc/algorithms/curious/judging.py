@@ -1,0 +1,157 @@
+"""What the curious agent says of evaluation episodes, and the programs its figures need."""
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.sharding import Mesh, NamedSharding
+
+from dtc.algorithms.curious.acting import act_with
+from dtc.algorithms.curious.agent import Agent, Learner
+from dtc.algorithms.curious.dreams import novelty_fn, values_fn
+from dtc.core import mesh, normalizer
+from dtc.core.keys import mesh_keys
+from dtc.core.numerics import accum
+from dtc.core.types import Array, Key, Latent, Purpose, PyTree, Row
+from dtc.training.carrier import Machine
+from dtc.training.evaluation import Outcome, Trace, run_episode
+from dtc.world_model import ensemble, losses, rssm
+
+CONTEXT = 5  # steps of an episode that the model sees before it is left alone
+
+
+def last_of(tree_TN: PyTree, alive_TN: Array) -> PyTree:
+    """[N, ...] the rows of [T + 1, N, ...] in which the episodes have ended."""
+    end_N = alive_TN.sum(0)
+    return jax.tree.map(lambda x: x[end_N, jnp.arange(x.shape[1])], tree_TN)
+
+
+def discounted_return(
+    outcome: Outcome, truncated_N: Array, value_last_N: Array, discount: float
+) -> Array:
+    """[N] what the episodes paid, sum_t gamma^t r_t, and gamma^T v(s_T) where a limit cut them."""
+    time_T1 = jnp.arange(outcome.reward.shape[0])[:, None]
+    paid_N = (discount**time_T1 * outcome.reward).sum(0)
+    rest_N = discount ** outcome.alive.sum(0) * value_last_N
+    return paid_N + jnp.where(truncated_N, rest_N, 0.0)
+
+
+def judge(learner: Learner, trace: Trace, agent: Agent) -> dict[str, Array]:
+    """The extrinsic critic's value of each episode's first state, and what it is beyond the return.
+
+    The critic values the policy that samples: a greedy one may earn more.
+    """
+    policy = agent.task
+    if not any(reward.name == "extrinsic" for reward in policy.rewards):
+        return {}
+    value = partial(values_fn, agent, learner.average[policy.name], policy)
+    alive_TN = trace.outcome.alive
+    last = value(last_of(trace.latents, alive_TN))["extrinsic"]
+    truncated_N = last_of(trace.rows.truncated, alive_TN)
+    value_N = value(jax.tree.map(lambda x: x[0], trace.latents))["extrinsic"]
+    earned_N = discounted_return(trace.outcome, truncated_N, last, agent.behaviour.discount)
+    return {"value": value_N, "value_bias": value_N - earned_N}
+
+
+class OpenLoop(NamedTuple):
+    """An episode and the model's open-loop prediction of it, environment 0 of the evaluation."""
+
+    rows: Row  # [T, ...] the real episode
+    alive: Array  # [T] bool
+    reward: Array  # [T] after each action
+    seen: dict[str, Array]  # encoded observation, [T, ...]
+    predicted: dict[str, Array]  # decoded: posterior until CONTEXT, then prior alone
+    error: Array  # [T] mean absolute error of the encoded observation
+    salience: Array | None  # [T, L] weights of the task policy's tokens; None without pooling
+    novelty: Array  # [T] of (state, action), open-loop states after the context
+
+
+def predict_episode(
+    root: Key, learner: Learner, index: Array, agent: Agent, machine: Machine
+) -> OpenLoop:
+    """One greedy episode; after CONTEXT steps the model sees only the actions."""
+    ids = mesh.global_ids(1)
+    greedy = act_with(agent, agent.task, greedy=True, averaged=True)
+    trace = run_episode(root, learner, greedy, ids, index, machine)
+    trace = jax.tree.map(lambda x: x[:-1], trace)
+    latents = open_loop(root, learner, trace, ids, index, agent)
+    predicted = losses.decode(agent.trunk, learner.params.trunk, agent.feature(latents))
+    predicted = normalizer.restore(learner.normalizer, predicted)
+    seen = rssm.encode_batch(agent.spec, trace.rows.obs, 2)
+
+    def flat(x: Array) -> Array:
+        return accum(x).reshape(*x.shape[:2], -1)
+
+    def first(tree: PyTree) -> PyTree:
+        return jax.tree.map(lambda x: x[:, 0], tree)
+
+    errors = [jnp.abs(flat(predicted[k]) - flat(seen[k])) for k in seen]
+    behaviour = {"params": learner.average[agent.task.name]}
+    salience = agent.net(agent.task).apply(
+        behaviour, agent.feature(trace.latents), method="summarise"
+    )[1]
+    shown = OpenLoop(
+        rows=first(trace.rows),
+        alive=trace.outcome.alive[:, 0],
+        reward=trace.outcome.reward[:, 0],
+        seen=first(seen),
+        predicted=first(predicted),
+        error=jnp.concatenate(errors, -1).mean(-1)[:, 0],
+        salience=first(salience),
+        novelty=novelty_fn(agent, learner.params, first(latents), trace.rows.action[:, 0]),
+    )
+
+    def of_device_0(x: Array) -> Array:
+        """Device 0's, replicated: the others' terms are zero."""
+        x = x.astype(jnp.int32) if x.dtype == bool else x
+        return jnp.where(ids[0] == 0, x, jnp.zeros_like(x))
+
+    return mesh.psum(jax.tree.map(of_device_0, shown), *mesh.AXES)
+
+
+def open_loop(
+    root: Key, learner: Learner, trace: Trace, ids: Array, index: Array, agent: Agent
+) -> Latent:
+    """Latents [T, N, ...] of an episode: the posterior until CONTEXT, then the prior alone."""
+    keys = mesh_keys(root, Purpose.DREAM, ids, jnp.int32(-1) - index)
+    actions = agent.action_input(trace.rows.action)
+    shape = (agent.model.groups,)
+
+    def body(latent: Latent, x: tuple) -> tuple[Latent, Latent]:
+        t, real, action = x
+        latent = jax.tree.map(lambda d, r: jnp.where(t < CONTEXT, r, d), latent, real)
+        uniform = jax.vmap(lambda k: jax.random.uniform(jax.random.fold_in(k, t), shape))(keys)
+        after = rssm.imagine_step(agent.trunk, learner.params.trunk, latent, action, uniform)
+        return after, latent
+
+    times = jnp.arange(actions.shape[0], dtype=jnp.int32)
+    start = jax.tree.map(lambda x: x[0], trace.latents)
+    return lax.scan(body, mesh.vary(start), (times, trace.latents, actions))[1]
+
+
+def novelty_of(learner: Learner, state: Latent, action: Array, agent: Agent) -> Array:
+    """u [n] of stored states and actions."""
+    return novelty_fn(agent, learner.params, state, action)
+
+
+def make_probes(machine: Machine, on: Mesh, agent: Agent) -> dict[str, Any]:
+    """Compiled functions by name.
+
+    open_loop: (root, learner, evaluation number) -> OpenLoop of one greedy episode
+    novelty: (learner, latents [n, ...], actions [n, ...]) -> u [n]; the device count divides n
+    member_distance: learner -> [] how far the members are from each other, see ensemble.distance
+    """
+    learner, same, each = machine.algorithm.specs.learner, mesh.REPLICATED, mesh.SHARDED
+
+    def member_distance(learner: Learner) -> Array:
+        return ensemble.distance(learner.params.members, agent.num_members)
+
+    predict = partial(predict_episode, agent=agent, machine=machine)
+    novelty = partial(novelty_of, agent=agent)
+    return {
+        "open_loop": mesh.sharded(predict, on, (same, learner, same), same),
+        "novelty": mesh.sharded(novelty, on, (learner, each, each), each),
+        "member_distance": jax.jit(member_distance, out_shardings=NamedSharding(on, same)),
+    }

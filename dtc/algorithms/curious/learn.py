@@ -1,0 +1,238 @@
+"""One update of the curious agent.
+
+sample -> trunk loss -> member loss -> dream -> returns -> actor, critics -> one reduction
+-> optimisers -> competence, boredom -> write back
+"""
+
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from dtc.algorithms.curious.agent import Agent, Learner, OptState, Params, optimizers
+from dtc.algorithms.curious.batch import Batch, observe_noise, sample
+from dtc.algorithms.curious.dreams import (
+    choose_starts,
+    dream,
+    horizon_of,
+    learn_in_dreams,
+    replay_value_gradients,
+)
+from dtc.algorithms.curious.model import (
+    Scalars,
+    TrunkOut,
+    latent_scalars,
+    member_gradients,
+    trunk_loss,
+)
+from dtc.behaviour.networks import update_slow
+from dtc.behaviour.targets import ReturnRange, next_entropy_weight
+from dtc.core import mesh, metrics, normalizer, optimizer
+from dtc.core.keys import Draws
+from dtc.core.metrics import LEAST, Metrics
+from dtc.core.normalizer import Normalizer
+from dtc.core.numerics import ema_from_start
+from dtc.core.types import Array, Latent, PyTree
+from dtc.curiosity import drive
+from dtc.data import ring
+from dtc.data.ring import Ring
+from dtc.training.algorithm import Collected, Learned
+from dtc.world_model.rssm import Observed
+
+
+class Gradients(NamedTuple):
+    """Raw gradients of the global mean losses, equal on every mesh, and the batch's moments."""
+
+    trunk: PyTree
+    members: PyTree  # [E, ...]
+    behaviour: dict[str, PyTree]
+    deviations: Normalizer  # of the batch from the running moments
+
+
+class UpdateInfo(NamedTuple):
+    """What an update leaves besides gradients."""
+
+    seen: Observed
+    batch: Batch
+    ranges: dict[str, dict[str, ReturnRange]]
+    scalars: Scalars  # of this device
+
+
+def gradients(
+    draws: Draws, learner: Learner, stored: Ring, agent: Agent
+) -> tuple[Gradients, UpdateInfo]:
+    """sample -> trunk loss -> member loss -> dream -> returns -> actor, critics; one reduction."""
+    batch = sample(draws, learner, stored, agent)
+    params = mesh.vary(learner.params)  # in float32, before any cast: see mesh.vary
+    loss_fn = partial(
+        trunk_loss, batch=batch, uniform=observe_noise(draws, batch, agent), agent=agent
+    )
+    out, pull_back, (seen, terms) = jax.vjp(loss_fn, params.trunk, has_aux=True)
+    scalars: Scalars = {f"loss/{name}": x.mean() for name, x in terms.items()}
+    scalars["loss/trunk"] = out.loss
+    members, sums, member_scalars = member_gradients(params.members, seen, terms, batch, agent)
+    starts = choose_starts(draws, seen, batch, agent)
+
+    behaviour, ranges = {}, {}
+    to_trunk = TrunkOut(
+        mesh.vary(jnp.ones((), agent.precision.param)),
+        jnp.zeros_like(out.deter),
+        jnp.zeros_like(out.stoch),
+    )
+    for policy in agent.policies:
+        name = policy.name
+        dreamed = dream(draws, learner, params, starts, policy, agent)
+        lesson = learn_in_dreams(
+            draws, learner, params, starts, dreamed, policy=policy, agent=agent
+        )
+        behaviour[name], ranges[name] = lesson.gradients, lesson.ranges
+        scalars |= lesson.scalars
+        acts = policy == agent.policies[0]
+        if acts and "extrinsic" in lesson.start_return:  # replayed returns are what it earned
+            loss, value = replay_value_gradients(
+                learner,
+                params.behaviour[name],
+                seen,
+                starts,
+                lesson.start_return["extrinsic"],
+                batch,
+                policy=policy,
+                agent=agent,
+            )
+            behaviour[name] = jax.tree.map(jnp.add, behaviour[name], value.critic)
+            scalars[f"{name}/loss/replay_value"] = loss
+            share = 1.0 if agent.model.value_grad else 0.0
+            to_trunk = TrunkOut(to_trunk.loss, share * value.deter, share * value.stoch)
+    (trunk,) = pull_back(to_trunk)
+    scalars |= member_scalars | latent_scalars(seen)
+    scalars["health/finite"] = finite_share((trunk, members, behaviour))
+    away = normalizer.deviations(learner.normalizer, batch.encoded)
+    local = Gradients(trunk, members, behaviour, away)
+    return reduce_gradients(local, sums.weight), UpdateInfo(seen, batch, ranges, scalars)
+
+
+def reduce_gradients(local: Gradients, weight_E: Array) -> Gradients:
+    """Means over the mesh: over both axes, of members by what counts and over `data` alone."""
+    trunk, behaviour, away = mesh.pmean(
+        (local.trunk, local.behaviour, local.deviations), *mesh.AXES
+    )
+    members, weight_E = mesh.psum((local.members, weight_E), "data")
+    per_pair = 1.0 / jnp.maximum(weight_E, 1.0)
+    members = jax.tree.map(lambda g: g * per_pair.reshape(-1, *[1] * (g.ndim - 1)), members)
+    return Gradients(trunk, members, behaviour, away)
+
+
+def finite_share(grads: PyTree) -> Array:
+    """[] share of leaves that are finite throughout, of this device's gradients."""
+    return jnp.stack([jnp.isfinite(x).all() for x in jax.tree.leaves(grads)]).mean()
+
+
+def learn(
+    draws: Draws,
+    learner: Learner,
+    collected: Collected | None,
+    stored: Ring | None,
+    agent: Agent,
+) -> Learned:
+    """One gradient step of everything, then competence, boredom and the refreshed latents."""
+    assert stored is not None
+    grads, info = gradients(draws, learner, stored, agent)
+    params, opt, norms = apply_gradients(draws.update, learner, grads, agent)
+    scalars = with_shares(metrics.reduce(info.scalars), agent)
+    curiosity, curious = drive.update(
+        learner.curiosity,
+        scalars["curiosity/novelty"],
+        agent.curiosity,
+        len(agent.dream.horizons),
+    )
+    slow, average = followers(draws.update, learner, params.behaviour, agent)
+    entropy = {
+        p.name: next_entropy_weight(
+            learner.entropy[p.name],
+            scalars[f"{p.name}/advantage"],
+            draws.update,
+            p,
+            agent.behaviour,
+        )
+        for p in agent.policies
+    }
+    scalars |= norms | {f"curiosity/{k}": v for k, v in curious._asdict().items() if k != "bucket"}
+    scalars["curiosity/horizon"] = horizon_of(learner, agent)
+    after = Learner(
+        params=params,
+        normalizer=normalizer.follow(learner.normalizer, grads.deviations, draws.update),
+        opt=opt,
+        slow=slow,
+        average=average,
+        ranges=info.ranges,
+        entropy=entropy,
+        curiosity=curiosity,
+    )
+    return Learned(after, write_back(stored, info, agent), scalars)
+
+
+def write_back(stored: Ring, info: UpdateInfo, agent: Agent) -> Ring:
+    """The ring with the posteriors of the sampled rows in place of older ones."""
+
+    def by_sample(x: Array) -> Array:
+        return jnp.swapaxes(x, 0, 1)
+
+    seen = Latent(
+        by_sample(info.seen.deter).astype(agent.precision.compute), by_sample(info.seen.ids)
+    )
+    return ring.write_back(stored, info.batch.sampled, seen)
+
+
+def apply_gradients(
+    update: Array, learner: Learner, grads: Gradients, agent: Agent
+) -> tuple[Params, OptState, Metrics]:
+    """Clips and steps trunk, behaviour and, each on its own, the members."""
+    tx, params, opt = optimizers(agent), learner.params, learner.opt
+    trunk, trunk_opt, trunk_info = optimizer.apply(tx.trunk, grads.trunk, opt.trunk, params.trunk)
+    behaviour, behaviour_opt, behaviour_info = optimizer.apply(
+        tx.behaviour, grads.behaviour, opt.behaviour, params.behaviour
+    )
+    members, members_opt, _ = jax.vmap(partial(optimizer.apply, tx.members))(
+        grads.members, opt.members, params.members
+    )
+    norms = {
+        "grad/trunk": trunk_info.grad_norm,
+        "grad/behaviour": behaviour_info.grad_norm,
+        "step/trunk": trunk_info.update_norm,
+        "step/behaviour": behaviour_info.update_norm,
+    }
+    return (
+        Params(trunk, members, behaviour),
+        OptState(trunk_opt, members_opt, behaviour_opt),
+        norms,
+    )
+
+
+def followers(
+    update: Array, learner: Learner, behaviour: dict[str, PyTree], agent: Agent
+) -> tuple[dict[str, PyTree], dict[str, PyTree]]:
+    """Slow critics and evaluated average after one more step of behaviour's parameters.
+
+    The average is what is evaluated (Polyak and Juditsky 1992): the last update of an actor that
+    learns at a constant rate may be an unlucky one.
+    """
+    cfg = agent.behaviour
+    slow = {name: update_slow(learner.slow[name], behaviour[name], cfg) for name in learner.slow}
+    average = jax.tree.map(
+        lambda mean, p: ema_from_start(mean, p, cfg.average_rate, update + 1),
+        learner.average,
+        behaviour,
+    )
+    return slow, average
+
+
+def with_shares(scalars: Metrics, agent: Agent) -> Metrics:
+    """The scalars with each policy's mean |advantage| and the shares its rewards have in it."""
+    scalars = dict(scalars)
+    for policy in agent.policies:
+        names = [f"{policy.name}/{reward.name}/advantage" for reward in policy.rewards]
+        size = jnp.stack([scalars[name] for name in names]).sum()
+        scalars |= {f"{name}_share": scalars[name] / jnp.maximum(size, LEAST) for name in names}
+        scalars[f"{policy.name}/advantage"] = size
+    return scalars

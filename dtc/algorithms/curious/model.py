@@ -1,0 +1,86 @@
+"""What the world model learns from a batch: the trunk's loss, the members' gradients."""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jax import lax
+
+from dtc.algorithms.curious.agent import Agent
+from dtc.algorithms.curious.batch import Batch
+from dtc.core import distributions as dist
+from dtc.core.metrics import Mean
+from dtc.core.numerics import masked_sum
+from dtc.core.types import Array, Latent, PyTree
+from dtc.world_model import ensemble, losses, rssm
+from dtc.world_model.ensemble import MemberBatch, MemberSums, Transitions
+from dtc.world_model.imagination import flatten
+from dtc.world_model.rssm import Observed
+
+Scalars = dict[str, Array | Mean]
+
+
+class TrunkOut(NamedTuple):
+    """What the trunk's pull-back takes cotangents of."""
+
+    loss: Array  # []
+    deter: Array  # [T, B, D]
+    stoch: Array  # [T, B, S, C]
+
+
+def trunk_loss(
+    trunk: PyTree, batch: Batch, uniform: Array, agent: Agent
+) -> tuple[TrunkOut, tuple[Observed, dict[str, Array]]]:
+    """What is differentiated, and (all that was seen, each term [T, B])."""
+    seen = rssm.observe(
+        agent.trunk, trunk, batch.obs, batch.previous, batch.first, batch.context, uniform
+    )
+    terms = losses.losses(agent.trunk, trunk, seen, batch.obs, batch.rows)
+    return TrunkOut(losses.total(terms, agent.model), seen.deter, seen.stoch), (seen, terms)
+
+
+def member_gradients(
+    members: PyTree, seen: Observed, terms: dict[str, Array], batch: Batch, agent: Agent
+) -> tuple[PyTree, MemberSums, Scalars]:
+    """Summed gradients of this device's members, their sums, and the scalars of both.
+
+    A pair (t, t + 1) counts unless an episode begins at t + 1.
+    """
+
+    def by_sample(x: Array) -> Array:
+        return flatten(jnp.swapaxes(lax.stop_gradient(x), 0, 1))
+
+    targets = agent.novelty.targets(seen.log_post, terms)
+    state = Latent(
+        by_sample(seen.deter[:-1].astype(agent.precision.compute)), by_sample(seen.ids[:-1])
+    )
+    data = MemberBatch(
+        Transitions(state, by_sample(batch.action[:-1])),
+        by_sample(targets[1:]),
+        by_sample(~batch.rows.first[1:]),
+    )
+    grads, sums = ensemble.gradients(agent.member, members, data, agent.num_members, agent.novelty)
+    return grads, sums, member_scalars(sums, data.counts, batch.sampled.is_frontier)
+
+
+def member_scalars(sums: MemberSums, counts_n: Array, is_frontier_B: Array) -> Scalars:
+    """Mean novelty of what is replayed, of its newest half, and the members' mean loss."""
+    shape = (is_frontier_B.shape[0], -1)
+    novelty_BT, counts_BT = sums.novelty.reshape(shape), counts_n.reshape(shape)
+
+    def mean(mask_BT: Array) -> Mean:
+        return Mean(masked_sum(novelty_BT, mask_BT), mask_BT.sum().astype(novelty_BT.dtype))
+
+    return {
+        "curiosity/novelty": mean(counts_BT & is_frontier_B[:, None]),
+        "curiosity/novelty_replay": mean(counts_BT),
+        "loss/member": Mean(sums.loss.sum(), sums.weight.sum()),
+    }
+
+
+def latent_scalars(seen: Observed) -> Scalars:
+    """KL(q || p) without free nats, of all groups; entropies of posterior and prior, a group."""
+    return {
+        "latent/kl": losses.kl(seen.log_post, seen.log_prior).mean(),
+        "latent/posterior_entropy": dist.categorical_entropy(seen.log_post).mean(),
+        "latent/prior_entropy": dist.categorical_entropy(seen.log_prior).mean(),
+    }

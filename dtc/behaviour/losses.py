@@ -1,0 +1,131 @@
+"""Losses of actors and critics on dreamed and replayed states, and their gradients."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from dtc.behaviour.networks import Behaviour
+from dtc.behaviour.policy import log_prob_and_entropy
+from dtc.behaviour.targets import Targets
+from dtc.config.sections import BehaviourConfig
+from dtc.core import distributions as dist
+from dtc.core import mesh
+from dtc.core.numerics import masked_sum
+from dtc.core.types import Array, EnvSpec, Latent, PyTree
+from dtc.world_model.latent import Feature
+
+
+class ChunkData(NamedTuple):
+    """What the losses read of some dreamed steps, [steps, n, ...]."""
+
+    state: Any  # latents until `gradients` makes features of them
+    action: Array
+    mask: Array | None
+    targets: Targets
+
+
+class PolicyLearner(NamedTuple):
+    """What a policy's losses need besides its parameters and data."""
+
+    net: Behaviour
+    slow: PyTree  # the slow critics
+    entropy_weight: Array  # [] see `next_entropy_weight`
+    spec: EnvSpec
+
+
+class LossSums(NamedTuple):
+    """Losses and entropies of dreamed steps, summed, or a mean over all that were dreamed."""
+
+    actor: Array  # []
+    critics: dict[str, Array]  # [] each
+    entropy: Array  # [] of the policy, where the dreamed episode runs
+    salience_entropy: Array | None  # [] of the pool's weights there; None without pooling
+
+
+def loss(params: PyTree, data: ChunkData, learner: PolicyLearner) -> tuple[Array, LossSums]:
+    """Summed actor and critic losses of some dreamed steps.
+
+    -w (log p(a) sg(A) + eta H[p]) for the actor; for each critic w (CE(v, R) + CE(v, v_slow)) with
+    R and v_slow two-hot.
+
+    eta is `learner.entropy_weight`.
+    """
+    net, w = learner.net, data.targets.weight
+    output, logits, weights = net.apply({"params": params}, data.state, method="everything")
+    slow_logits = net.apply({"params": learner.slow}, data.state, method="values")
+    log_prob, entropy = log_prob_and_entropy(output, data.action, data.mask, learner.spec, net.cfg)
+    policy = -w * (log_prob * data.targets.advantage + learner.entropy_weight * entropy)
+    value = {
+        name: w * critic_loss(logits[name], slow_logits[name], target, net.bins, net.cfg)
+        for name, target in data.targets.returns.items()
+    }
+    runs, salience = data.targets.runs, None
+    if weights is not None:
+        salience = masked_sum(dist.categorical_entropy(jnp.log(weights + 1e-8)), runs)
+    sums = LossSums(
+        actor=policy.sum(),
+        critics={name: v.sum() for name, v in value.items()},
+        entropy=masked_sum(entropy, runs),
+        salience_entropy=salience,
+    )
+    return policy.sum() + sum(v.sum() for v in value.values()), sums
+
+
+def critic_loss(
+    logits: Array, slow_logits: Array, target: Array, bins: int, cfg: BehaviourConfig
+) -> Array:
+    """CE to the two-hot return and, weighted, to the slow critic's mean, [...]."""
+    centers = dist.twohot_bins(bins)
+    slow = lax.stop_gradient(dist.twohot_mean(slow_logits, centers))
+    regulariser = dist.twohot_loss(logits, slow, centers)
+    return dist.twohot_loss(logits, target, centers) + cfg.slow_scale * regulariser
+
+
+def gradients(
+    params: PyTree,
+    data: ChunkData,
+    learner: PolicyLearner,
+    *,
+    horizon: Array,
+    chunk: int,
+    feature_fn: Callable[[Latent], Feature],
+) -> tuple[PyTree, LossSums]:
+    """Gradients and metrics of the mean loss over the dreamed steps before the horizon.
+
+    Chunks of time are run one after the other: memory holds one chunk's activations, and a shorter
+    horizon runs fewer. `data.state` holds latents, turned into features by `feature_fn`.
+    """
+    num = data.targets.weight.shape[1]
+    grad_fn = jax.value_and_grad(lambda p, part: loss(p, part, learner), has_aux=True)
+
+    def part(i: Array) -> tuple[PyTree, LossSums]:
+        piece = jax.tree.map(lambda x: lax.dynamic_slice_in_dim(x, i * chunk, chunk, 0), data)
+        (_, sums), grads = grad_fn(params, piece._replace(state=feature_fn(piece.state)))
+        return grads, sums
+
+    def body(i: Array, total: PyTree) -> PyTree:
+        return jax.tree.map(jnp.add, total, part(i))
+
+    zeros = jax.tree.map(
+        lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(lambda: part(jnp.int32(0)))
+    )
+    total = lax.fori_loop(0, horizon // chunk, body, mesh.vary(zeros))
+    return jax.tree.map(lambda x: x / (horizon * num), total)
+
+
+def replay_value_loss(
+    params: PyTree, feature: Feature, target_TB: Array, weight_TB: Array, learner: PolicyLearner
+) -> Array:
+    """The extrinsic critic's loss on replayed states: mean weighted CE to returns and slow mean."""
+    net = learner.net
+    logits = net.apply({"params": params}, feature, method="values")["extrinsic"]
+    slow_logits = net.apply({"params": learner.slow}, feature, method="values")["extrinsic"]
+    return (weight_TB * critic_loss(logits, slow_logits, target_TB, net.bins, net.cfg)).mean()
+
+
+def mean_values(logits: dict[str, Array], bins: int) -> dict[str, Array]:
+    """Each critic's expected return [...]."""
+    return {name: dist.twohot_mean(x, dist.twohot_bins(bins)) for name, x in logits.items()}

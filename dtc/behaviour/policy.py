@@ -1,0 +1,90 @@
+"""Policies: what they maximise, and how their networks' output becomes an action."""
+
+from dataclasses import dataclass, replace
+
+import jax
+import jax.numpy as jnp
+
+from dtc.config.sections import BehaviourConfig
+from dtc.core import distributions as dist
+from dtc.core.numerics import accum
+from dtc.core.types import Array, EnvSpec, Key
+
+
+@dataclass(frozen=True)
+class Reward:
+    """One kind of reward a policy maximises."""
+
+    name: str  # 'extrinsic' or 'intrinsic': the critic's name too
+    weight: float
+    discount: float
+    floor: float  # smallest return range that divides the advantage
+
+
+@dataclass(frozen=True)
+class Policy:
+    """One actor with its critics. A run's first policy acts, its last, `task`, is evaluated."""
+
+    name: str
+    rewards: tuple[Reward, ...]
+    entropy: float  # weight of its entropy
+    is_relative: bool = False  # novelty and that weight are in units of their means: reward-free
+
+
+def policies(cfg: BehaviourConfig) -> tuple[Policy, ...]:
+    """The policies of a mode, the acting one first."""
+    extrinsic = Reward("extrinsic", cfg.extrinsic_weight, cfg.discount, cfg.extrinsic_floor)
+    intrinsic = Reward(
+        "intrinsic", cfg.intrinsic_weight, cfg.intrinsic_discount, cfg.intrinsic_floor
+    )
+    if cfg.mode == "mix":
+        return (Policy("task", (extrinsic, intrinsic), cfg.entropy),)
+    task = Policy("task", (replace(extrinsic, weight=1.0),), cfg.entropy)
+    alone = replace(intrinsic, weight=1.0)
+    explore = Policy("explore", (alone,), cfg.explore_entropy, is_relative=True)
+    return (task,) if cfg.mode == "task" else (explore, task)
+
+
+def sample_action(
+    output: Array, mask: Array | None, keys_n: Key, spec: EnvSpec, cfg: BehaviourConfig
+) -> Array:
+    """Actions [n] or [n, A] in [-1, 1], one key each."""
+    if spec.is_discrete:
+        log_p = log_policy(output, mask, cfg)
+        uniform = jax.vmap(lambda k: jax.random.uniform(k))(keys_n)
+        return dist.sample_categorical(uniform, log_p).astype(jnp.int32)
+    mean, std = gaussian(output)
+    noise = jax.vmap(lambda k: jax.random.normal(k, mean.shape[-1:]))(keys_n)
+    return dist.tanh_gaussian_sample(noise, mean, std)
+
+
+def greedy_action(output: Array, mask: Array | None, spec: EnvSpec, cfg: BehaviourConfig) -> Array:
+    """The mode [n] or [n, A] of the policy."""
+    if spec.is_discrete:
+        return jnp.argmax(log_policy(output, mask, cfg), -1).astype(jnp.int32)
+    return jnp.tanh(gaussian(output)[0])
+
+
+def log_policy(logits: Array, mask: Array | None, cfg: BehaviourConfig) -> Array:
+    """log p(a) [..., A] of the categorical policy, unimix over the allowed actions."""
+    return dist.masked_log_probs(logits, mask, cfg.unimix)
+
+
+def gaussian(output: Array) -> tuple[Array, Array]:
+    """(mean, std) before the tanh: std in [0.1, 1]."""
+    mean, raw = jnp.split(accum(output), 2, -1)
+    return mean, 0.1 + 0.9 * jax.nn.sigmoid(raw + 2.0)
+
+
+def log_prob_and_entropy(
+    output: Array, action: Array, mask: Array | None, spec: EnvSpec, cfg: BehaviourConfig
+) -> tuple[Array, Array]:
+    """log p(a) and entropy, nats, [...] each."""
+    if spec.is_discrete:
+        log_p = log_policy(output, mask, cfg)
+        return dist.categorical_log_prob(log_p, action), dist.categorical_entropy(log_p)
+    mean, std = gaussian(output)
+    return (
+        dist.tanh_gaussian_log_prob(action, mean, std),
+        dist.tanh_gaussian_entropy(action, mean, std),
+    )

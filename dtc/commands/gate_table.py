@@ -1,0 +1,100 @@
+"""The gates: what the agent must learn, on which task, with how many environment steps."""
+
+import dataclasses
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from dtc.commands import measures
+from dtc.commands.measures import Figures
+
+
+class Bar(NamedTuple):
+    """What a figure must reach, and what we would like it to reach."""
+
+    figure: str
+    op: str
+    must: float | None
+    goal: float | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Gate:
+    """One task with its budget; every seed must pass every bar."""
+
+    flags: tuple[str, ...]  # of the command
+    measure: Callable[[Path], Figures]  # of a run directory
+    bars: tuple[Bar, ...]
+    controls: tuple[str, ...] = ()  # further flags, one ablation each
+    command: str = "train"  # of dtc; what fills the run directory
+
+
+def task(env: str, steps: int, mode: str = "mix") -> tuple[str, ...]:
+    """Flags of a gate: environment, environment steps and mode."""
+    return (f"--config.env.name={env}", f"--steps={steps}", f"--config.behaviour.mode={mode}")
+
+
+NO_MEMBERS = "--config.ensemble.members=0 --config.behaviour.mode=task"
+SEED_NOVELTY = "--config.curiosity.novelty=seed"
+ERROR_REWARD = "--config.curiosity.novelty=error --config.curiosity.boredom_up=0"
+RANDOM_NETWORK = "--config.curiosity.novelty=rnd"
+
+GATES = {
+    "cartpole": Gate(
+        task("gymnax/CartPole-v1", 50_000),
+        partial(measures.returns, reach=475),
+        (Bar("return", ">=", 475, 475), Bar("steps_to_475", "<=", 50_000, 25_000)),
+        (NO_MEMBERS,),
+    ),
+    "feeder": Gate(
+        task("feeder_ego", 120_000),  # of the 150k allowed: what 30 minutes suffice for
+        measures.returns,
+        (
+            Bar("return", ">=", 40, 58),
+            Bar("bouncing_fraction", "<", 0.05, 0.05),
+            Bar("collected_fraction", ">=", None, 0.75),
+        ),
+        (NO_MEMBERS,),
+    ),
+    "deepsea10": Gate(
+        task("deepsea/10", 20_000),
+        measures.deepsea,
+        (Bar("last_100", ">=", 0.9, 0.9),),
+        (NO_MEMBERS, SEED_NOVELTY, ERROR_REWARD),
+    ),
+    "deepsea20": Gate(
+        task("deepsea/20", 40_000),
+        measures.deepsea,
+        (Bar("first_success", "<=", None, 1000), Bar("solved_after", "<=", None, 2000)),
+        (NO_MEMBERS,),
+    ),
+    "keydoor": Gate(
+        task("keydoor", 60_000, "explore"),
+        measures.keydoor,
+        (Bar("states_seen", ">=", 0.9, 0.95), Bar("return", ">=", 0.8, 0.9)),
+        (RANDOM_NETWORK, SEED_NOVELTY, ERROR_REWARD),
+    ),
+    "noisytv": Gate(
+        task("noisytv", 60_000, "explore"),
+        measures.noisytv,
+        (Bar("white_ratio", "<=", 2.0, 1.5), Bar("pseudo_ratio", "<=", None, 1.5)),
+        (SEED_NOVELTY, ERROR_REWARD),
+    ),
+    "calibration": Gate(
+        ("--config.env.name=feeder_ego",),
+        measures.recorded,
+        (
+            Bar("spearman", ">=", 0.4, 0.5),
+            Bar("auroc", ">=", 0.8, 0.9),
+            Bar("fall", ">=", 5, 10),
+        ),
+        command="calibration",
+    ),
+    "pendulum": Gate(
+        task("gymnax/Pendulum-v1", 50_000),
+        measures.returns,
+        (Bar("return", ">=", -400, -250),),
+        (NO_MEMBERS,),
+    ),
+}

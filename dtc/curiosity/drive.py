@@ -1,0 +1,80 @@
+"""The drive: dual-timescale competence, boredom and the dream horizon, from mean novelty."""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+
+from dtc.config.sections import CuriosityConfig
+from dtc.core.numerics import accum, ema_from_start
+from dtc.core.types import Array
+
+
+class CuriosityState(NamedTuple):
+    """What the next update needs; replicated."""
+
+    fast: Array  # [] float32, C_fast
+    slow: Array  # [] float32, C_slow
+    updates: Array  # [] int32, novelties seen
+    boredom: Array  # [] float32 in [0, 1]
+    bucket: Array  # [] int32 index into the horizons, 0: shortest
+
+
+class CuriosityInfo(NamedTuple):
+    """Diagnostics of one update."""
+
+    novelty: Array  # [] as given
+    competence: Array  # [] relu(C_slow - C_fast) / C_slow
+    surprise: Array  # [] relu(C_fast - C_slow) / C_slow
+    boredom: Array  # []
+    bucket: Array  # [] int32
+
+
+def init(num_buckets: int, dtype: jnp.dtype = jnp.float32) -> CuriosityState:
+    """Not bored yet: the longest horizon."""
+    zero = jnp.zeros([], dtype)
+    return CuriosityState(zero, zero, jnp.int32(0), zero, jnp.int32(num_buckets - 1))
+
+
+def update(
+    state: CuriosityState, novelty: Array, cfg: CuriosityConfig, num_buckets: int
+) -> tuple[CuriosityState, CuriosityInfo]:
+    """One step of competence, boredom and horizon.
+
+    competence = relu(C_slow - C_fast) / C_slow and surprise = relu(C_fast - C_slow) / C_slow do not
+    depend on the scale of novelty. While both are small nothing is learned and nothing is new.
+
+    Args:
+      novelty: [] mean novelty of the replayed frontier, over all devices.
+    """
+    dtype, t = state.fast.dtype, state.updates + 1
+    fast = ema_from_start(state.fast, novelty, cfg.fast_rate, t).astype(dtype)
+    slow = ema_from_start(state.slow, novelty, cfg.slow_rate, t).astype(dtype)
+    progress = (slow - fast) / jnp.where(slow == 0, 1, jnp.abs(slow))
+    is_boring = jnp.abs(progress) < cfg.threshold
+    drift = jnp.where(is_boring, cfg.boredom_up, -cfg.boredom_down).astype(dtype)
+    boredom = jnp.clip(state.boredom + jnp.where(t > cfg.warmup, drift, 0), 0, 1)
+    bucket = horizon_bucket(state.bucket, boredom, num_buckets, cfg.hysteresis)
+    competence, surprise = jnp.maximum(progress, 0), jnp.maximum(-progress, 0)
+    info = CuriosityInfo(accum(novelty), competence, surprise, boredom, bucket)
+    return CuriosityState(fast, slow, t, boredom, bucket), info
+
+
+def relative(novelty: Array, state: CuriosityState) -> Array:
+    """[...] novelty in units of C_fast (1 before the first update).
+
+    Neither its wear nor the swings that all states share from update to update are left in it: a
+    critic of raw novelty is always behind both.
+    """
+    size = jnp.abs(state.fast)
+    return novelty / jnp.where(size == 0, 1, size)
+
+
+def horizon_bucket(bucket: Array, boredom: Array, num_buckets: int, hysteresis: float) -> Array:
+    """[] int32 next horizon bucket: boredom 0 is the longest, edges at i / num_buckets.
+
+    An edge counts as crossed only when boredom is `hysteresis` beyond it.
+    """
+    edges_L = jnp.arange(1, num_buckets, dtype=boredom.dtype) / num_buckets
+    least = jnp.sum(boredom > edges_L + hysteresis, dtype=jnp.int32)
+    most = jnp.sum(boredom > edges_L - hysteresis, dtype=jnp.int32)
+    return num_buckets - 1 - jnp.clip(num_buckets - 1 - bucket, least, most)

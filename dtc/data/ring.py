@@ -1,0 +1,241 @@
+"""The ring of packed rows on every device, sampled half near the write head, half anywhere.
+
+Each device keeps the rows of its own environments, time-major, in HBM; the write head is one
+number, the same on every device. Rows are packed into a multiple of 128 words: adding is one
+`dynamic_update_slice`, sampling one gather of whole rows. A second array of the same slots holds
+the latents that acting wrote and updates refresh with one scatter of whole rows. Nothing copies a
+ring and nothing crosses devices. All functions work inside `shard_map` and outside of it alike.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from dtc.config.sections import ReplayConfig
+from dtc.core import mesh
+from dtc.core.types import Array, Key, PyTree, Row
+from dtc.data.codec import Codec
+
+HISTORY_CHUNK = 1024  # slots unpacked at a time: the device needs room for as many rows
+
+
+class Layout(NamedTuple):
+    """How rows and latents are packed (static)."""
+
+    row: Codec
+    latent: Codec | None  # None where no latents are stored
+
+
+@partial(
+    jax.tree_util.register_dataclass,
+    data_fields=("rows", "latents", "head", "filled"),
+    meta_fields=("layout",),
+)
+@dataclass(frozen=True)
+class Ring:
+    """One device's rows and latents (outside `shard_map`: all of them) and the head they share."""
+
+    rows: Array  # [M, N, W] int32, packed Row
+    latents: Array | None  # [M, N, V] int32, packed latents; None where none are stored
+    head: Array  # [] int32, slot written next, the same on every device
+    filled: Array  # [] int32, rows written so far, at most M
+    layout: Layout
+
+
+class SampleIndex(NamedTuple):
+    """Where the sequences of this device were read."""
+
+    id: Array  # [B] int32, global number of the sample: even frontier, odd episodic
+    env: Array  # [B] int32, environment among this device's
+    slot: Array  # [B] int32, ring slot of the context row; the T rows follow it, modulo M
+
+    @property
+    def is_frontier(self) -> Array:
+        """[B] bool: the sample is of the frontier half."""
+        return self.id % 2 == 0
+
+
+class Sample(NamedTuple):
+    """Sequences of the ring, this device's share."""
+
+    rows: Row  # [B, T + 1, ...], the first of each is context
+    latents: PyTree | None  # [B, ...] stored with the context rows
+    sampled: SampleIndex
+
+
+def init(num_envs: int, slots: int, layout: Layout) -> Ring:
+    """An empty ring of `num_envs` environments (inside `shard_map`: of this device's)."""
+
+    def zeros(codec: Codec) -> Array:
+        return mesh.vary(jnp.zeros((slots, num_envs, codec.num_words), jnp.int32))
+
+    latents = None if layout.latent is None else zeros(layout.latent)
+    return Ring(zeros(layout.row), latents, jnp.int32(0), jnp.int32(0), layout)
+
+
+def specs(layout: Layout) -> Ring:
+    """The PartitionSpecs of a Ring: rows and latents over every device, the head replicated."""
+    rows: Any = mesh.SHARDED_TIME_MAJOR
+    latents: Any = None if layout.latent is None else mesh.SHARDED_TIME_MAJOR
+    scalar: Any = mesh.REPLICATED
+    return Ring(rows, latents, scalar, scalar, layout)
+
+
+def add(ring: Ring, rows_RN: Row, latents_RN: PyTree | None) -> Ring:
+    """The ring after R more rows of each environment, over the oldest once it is full.
+
+    Args:
+      ring: consumed (updated in place when donated).
+      rows_RN: leaves [R, N, ...]; R divides M and the R of all calls before, so no write wraps.
+      latents_RN: what is stored beside each row, leaves [R, N, ...]; not read where none is stored.
+    """
+    rows_RNW = ring.layout.row.pack(rows_RN)
+    num_rows, slots = rows_RNW.shape[0], ring.rows.shape[0]
+    if slots % num_rows:
+        raise ValueError(
+            f"run.collect_steps={num_rows} must divide replay.slots={slots} (no add wraps); "
+            f"use run.collect_steps={math.gcd(num_rows, slots)}."
+        )
+    rows = lax.dynamic_update_slice_in_dim(ring.rows, rows_RNW, ring.head, axis=0)
+    latents = ring.latents
+    if ring.layout.latent is not None and latents is not None:
+        latents_RNV = ring.layout.latent.pack(latents_RN)
+        latents = lax.dynamic_update_slice_in_dim(latents, latents_RNV, ring.head, axis=0)
+    return Ring(
+        rows,
+        latents,
+        head=(ring.head + num_rows) % slots,
+        filled=jnp.minimum(ring.filled + num_rows, slots),
+        layout=ring.layout,
+    )
+
+
+def env_blocks(num_samples: int, num_envs: int) -> tuple[np.ndarray, np.ndarray]:
+    """[B] first and past-the-end environment of each sample; samples 2j and 2j + 1 share block j.
+
+    Block j of B/2 is floor(2jN/B) .. floor(2(j+1)N/B), at least one environment. B and N may be
+    those of one device: where B is a multiple of 2 x devices and N of devices, its blocks are the
+    global ones less its first environment. So no sample needs another device, on any mesh.
+    """
+    block_B = np.arange(num_samples, dtype=np.int64) // 2
+    low_B = 2 * block_B * num_envs // num_samples
+    high_B = 2 * (block_B + 1) * num_envs // num_samples
+    return low_B.astype(np.int32), np.maximum(high_B, low_B + 1).astype(np.int32)
+
+
+def draw(ring: Ring, keys_B: Key, id_B: Array, cfg: ReplayConfig) -> SampleIndex:
+    """This device's share of the update's samples: an environment and a window of each.
+
+    With rows counted from the oldest (0) to the newest (filled - 1), a window of T + 1 rows starts
+    at 0 .. filled - T - 1 and so never crosses the write head. Episodic samples start uniformly
+    there, frontier samples uniformly where the window lies in the newest F rows. O(1) a sample.
+
+    Args:
+      ring: holds at least T + 1 rows of each environment (else windows show unwritten zeros).
+      keys_B: a key of each sample, by its global number `id_B`; B is even and a device's share.
+    """
+    num_local, slots = id_B.shape[0], ring.rows.shape[0]
+    assert num_local % 2 == 0, "replay.batch must be a multiple of 2 x devices"
+    low_B, high_B = map(jnp.asarray, env_blocks(num_local, ring.rows.shape[1]))
+    num_starts = jnp.maximum(ring.filled - cfg.length, 1)
+    newest = jnp.clip(ring.filled - cfg.frontier, 0, num_starts - 1)
+
+    def one(key: Key, sample_id: Array, low: Array, high: Array) -> tuple[Array, Array]:
+        env_key, start_key = jax.random.split(key)
+        oldest = jnp.where(sample_id % 2 == 0, newest, 0)
+        env = jax.random.randint(env_key, (), low, high, jnp.int32)
+        return env, jax.random.randint(start_key, (), oldest, num_starts, jnp.int32)
+
+    env_B, start_B = jax.vmap(one)(keys_B, id_B, low_B, high_B)
+    return SampleIndex(id_B, env_B, slot=(ring.head - ring.filled + start_B) % slots)
+
+
+def sample(ring: Ring, keys_B: Key, id_B: Array, cfg: ReplayConfig) -> Sample:
+    """Sequences of T rows and the row before each; arguments as of `draw`."""
+    index = draw(ring, keys_B, id_B, cfg)
+    slot_BT = (index.slot[:, None] + jnp.arange(cfg.length + 1)[None]) % ring.rows.shape[0]
+    rows_BT = ring.layout.row.unpack(_gather(ring.rows, slot_BT, index.env[:, None]))
+    latents_B = None
+    if ring.layout.latent is not None and ring.latents is not None:
+        latents_B = ring.layout.latent.unpack(_gather(ring.latents, index.slot, index.env))
+    return Sample(rows_BT, latents_B, index)
+
+
+def _gather(ring: Array, slot: Array, env: Array) -> Array:
+    """[..., W] words of `ring` [M, N, W] at slots and environments [...]: one gather of whole rows.
+
+    By two indices: a flat view is a copy of the ring on a TPU where N is not a multiple of 8.
+    """
+    return ring.at[slot, env].get(mode="clip")
+
+
+def write_back(ring: Ring, index: SampleIndex, latents_BT: PyTree) -> Ring:
+    """The ring with the latents of rows 1..T of each sampled window replaced by newer ones.
+
+    As if written in ascending sample id: the last wins where windows overlap. Context rows stay.
+    The ring is unchanged where no latents are stored.
+
+    One scatter of whole rows whose targets are distinct, as overwritten rows are dropped: a loop
+    over the T-row windows makes TPU and CPU copy the ring, and equal targets have no order.
+
+    Args:
+      ring: the one `index` was sampled from, nothing added since (consumed, updated in place).
+      latents_BT: leaves [B, T, ...], the posteriors of rows 1..T, which depend on the sample's
+        context (were they not, reading it could come last and XLA would copy the ring for it).
+    """
+    if ring.layout.latent is None or ring.latents is None:
+        return ring
+    words_BTV = ring.layout.latent.pack(latents_BT)
+    num_slots, (num_samples, length, _) = ring.latents.shape[0], words_BTV.shape
+    slot_BT = (index.slot[:, None] + 1 + jnp.arange(length)[None]) % num_slots
+    dropped_BT = num_slots + jnp.arange(num_samples * length).reshape(num_samples, length)
+    target_BT = jnp.where(_is_last(index, num_slots, length), slot_BT, dropped_BT)
+    latents = ring.latents.at[target_BT, index.env[:, None]].set(
+        words_BTV, mode="drop", unique_indices=True
+    )
+    return Ring(ring.rows, latents, ring.head, ring.filled, ring.layout)
+
+
+def _is_last(index: SampleIndex, num_slots: int, length: int) -> Array:
+    """[B, T] bool: no later sample writes the slot of row t of sample b."""
+    is_later_BB = jnp.triu(index.env[:, None] == index.env[None], k=1)
+    lag_BB = (index.slot[:, None] - index.slot[None]) % num_slots
+    later_row_BBT = (lag_BB[:, :, None] + jnp.arange(length)[None, None]) % num_slots
+    return ~jnp.any(is_later_BB[:, :, None] & (later_row_BBT < length), axis=1)
+
+
+def history(ring: Ring, newest: int | None = None) -> tuple[Row, PyTree | None]:
+    """Stored rows on the host, oldest first, and their latents: leaves [filled, N, ...].
+
+    For tools and figures, outside `shard_map`. The ring may be split over devices, but all of it
+    must belong to this process; NumPy memory of the unpacked ring's size is needed.
+
+    Args:
+      newest: so many of the newest rows alone; all of them by default.
+
+    Raises:
+      ValueError: another process holds a part of the ring.
+    """
+    if not ring.rows.is_fully_addressable:
+        raise ValueError("ring.history needs the whole ring on this process; use one process.")
+    filled = int(ring.filled) if newest is None else min(newest, int(ring.filled))
+    slot_F = (int(ring.head) - filled + np.arange(filled)) % ring.rows.shape[0]
+    rows = _unpack_on_host(ring.rows, slot_F, ring.layout.row)
+    if ring.layout.latent is None or ring.latents is None:
+        return rows, None
+    return rows, _unpack_on_host(ring.latents, slot_F, ring.layout.latent)
+
+
+def _unpack_on_host(ring: Array, slot_F: np.ndarray, codec: Codec) -> PyTree:
+    """NumPy leaves [F, N, ...] of the slots of a ring [M, N, W]."""
+    num_chunks = max(1, -(-len(slot_F) // HISTORY_CHUNK))
+    chunks = [
+        jax.device_get(codec.unpack(ring[part])) for part in np.array_split(slot_F, num_chunks)
+    ]
+    return jax.tree.map(lambda *x: np.concatenate(x), *chunks)

@@ -1,0 +1,198 @@
+"""Curves of runs over environment steps: returns, curiosity, the model, several runs compared."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from dtc.host.figures import style
+from dtc.host.figures.style import BLUE, FAINT, GREEN, ORANGE, PURPLE, RED
+
+
+def learning_curve(
+    path: Path, records: Sequence[Mapping[str, Any]], baselines: Mapping[str, float], title: str
+) -> None:
+    """Draws returns over environment steps, and below them what curiosity did.
+
+    Args:
+      records: as in metrics.jsonl.
+      baselines: returns of reference policies by name, drawn as horizontal lines.
+    """
+    with mpl.rc_context(style.STYLE):
+        figure = Figure(figsize=(8, 6.4), dpi=130, layout="constrained")
+        top, middle, bottom = figure.subplots(3, 1, sharex=True, height_ratios=(3, 1, 1))
+        _draw_returns(top, records, baselines)
+        figure.suptitle(title, x=0.01, ha="left", weight="bold")
+        _line(middle, records, "curiosity/novelty", "novelty", color=PURPLE)
+        middle.set_ylabel("novelty")
+        middle.set_ylim(bottom=0)
+        _draw_boredom(bottom, records)
+        bottom.set_xlabel("environment steps")
+        bottom.xaxis.set_major_formatter(mpl.ticker.EngFormatter(sep=""))
+        figure.align_ylabels((top, middle, bottom))
+        style.save(figure, path)
+
+
+def curiosity(path: Path, records: Sequence[Mapping[str, Any]], title: str) -> None:
+    """Draws what curiosity saw and did over environment steps: five panels."""
+    with mpl.rc_context(style.STYLE):
+        figure, axes = _stack((1.5, 1, 1, 1, 1), title)
+        wide: Any = {"color": FAINT, "linewidth": 4, "alpha": 0.5}
+        _line(axes[0], records, "curiosity/novelty_replay", "all replayed data", **wide)
+        _line(axes[0], records, "curiosity/novelty", "newest data", color=PURPLE)
+        _line(axes[1], records, "curiosity/competence", "competence", color=GREEN)
+        _line(axes[2], records, "curiosity/surprise", "surprise", color=RED)
+        _line(axes[3], records, "curiosity/boredom", "boredom", color=ORANGE)
+        horizon: Any = {"color": BLUE, "drawstyle": "steps-post"}
+        _line(axes[4], records, "curiosity/horizon", "dream horizon", **horizon)
+        labels = ("novelty", "competence", "surprise", "boredom", "dream horizon\n(steps)")
+        for ax, label, least in zip(axes, labels, (1e-3, 0.1, 0.1, 1.0, 10.0), strict=True):
+            ax.set_ylabel(label)
+            top = max(ax.get_ylim()[1], least)
+            ax.set_ylim(-0.03 * top, 1.03 * top)
+        _legend(axes[0])
+        style.save(figure, path)
+
+
+def model(
+    path: Path, records: Sequence[Mapping[str, Any]], title: str, max_entropy: float | None
+) -> None:
+    """Draws the model's KL and entropies, the policies' entropies and the critic's error.
+
+    Args:
+      max_entropy: of the uniform policy, nats; None for continuous actions.
+    """
+    with mpl.rc_context(style.STYLE):
+        figure, axes = _stack((1, 1, 1, 1.3), title)
+        wide: Any = {"color": FAINT, "linewidth": 4, "alpha": 0.5}
+        _line(axes[0], records, "loss/dyn", "losses dyn, rep: free nats at least", **wide)
+        _line(axes[0], records, "latent/kl", "posterior from prior", color=BLUE)
+        _line(axes[1], records, "latent/posterior_entropy", "posterior", color=BLUE)
+        _line(axes[1], records, "latent/prior_entropy", "prior", color=ORANGE)
+        for name, color in (("task", BLUE), ("explore", ORANGE)):
+            _line(axes[2], records, f"{name}/entropy", f"{name} policy", color=color)
+        if max_entropy is not None:
+            axes[2].axhline(max_entropy, color=FAINT, linewidth=1.2, linestyle=":", label="uniform")
+        _draw_values(axes[3], records)
+        labels = ("KL (nats)", "code entropy\n(nats a group)", "policy entropy\n(nats)", "return")
+        for ax, label in zip(axes, labels, strict=True):
+            ax.set_ylabel(label)
+            low, high = ax.get_ylim()
+            ax.set_ylim(min(0, low), high + 0.05 * (high - min(0, low)))
+            _legend(ax)
+        axes[0].set_yscale("symlog", linthresh=1)
+        axes[0].set_ylim(0, 1.5 * axes[0].get_ylim()[1])
+        axes[0].yaxis.set_major_formatter(mpl.ticker.ScalarFormatter())
+        style.save(figure, path)
+
+
+def compare(
+    path: Path,
+    runs: Mapping[str, Sequence[Mapping[str, Any]]],
+    metrics: Sequence[str],
+    baselines: Mapping[str, float] | None = None,
+) -> None:
+    """Draws one panel a metric and in each one line a run, over environment steps.
+
+    Args:
+      runs: records by the name of the run.
+      baselines: horizontal lines of the first panel, by name.
+    """
+    with mpl.rc_context(style.STYLE):
+        figure = Figure(figsize=(8, 0.8 + 3 * len(metrics)), dpi=130, layout="constrained")
+        panels = np.ravel(figure.subplots(len(metrics), 1, sharex=True))
+        for ax, metric in zip(panels, metrics, strict=True):
+            for name, records in runs.items():
+                _line(ax, records, metric, name)
+            ax.set_ylabel(metric)
+        _draw_baselines(panels[0], baselines or {})
+        panels[-1].set_xlabel("environment steps")
+        panels[-1].xaxis.set_major_formatter(mpl.ticker.EngFormatter(sep=""))
+        handles, labels = panels[0].get_legend_handles_labels()
+        if handles:
+            figure.legend(handles, labels, loc="outside upper left", ncols=3, fontsize=8)
+        style.save(figure, path)
+
+
+def series(records: Sequence[Mapping[str, Any]], name: str) -> tuple[np.ndarray, np.ndarray]:
+    """(env steps, values) of a metric, at the records that have it."""
+    points = [(r["env_steps"], r[name]) for r in records if r.get(name) is not None]
+    steps, values = np.array(points, np.float64).reshape(-1, 2).T
+    return steps, values
+
+
+def _draw_returns(
+    ax: Axes, records: Sequence[Mapping[str, Any]], baselines: Mapping[str, float]
+) -> None:
+    _line(ax, records, "collect/return", "while collecting", color=BLUE, alpha=0.45, linewidth=1.2)
+    _line(ax, records, "eval/return", "greedy evaluation", color=BLUE, marker="o", markersize=4)
+    _draw_baselines(ax, baselines)
+    ax.set_ylabel("episode return")
+    ax.set_ylim(bottom=min(0, ax.get_ylim()[0]))
+    if ax.get_legend_handles_labels()[0]:
+        ax.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=4, fontsize=8)
+
+
+def _draw_boredom(ax: Axes, records: Sequence[Mapping[str, Any]]) -> None:
+    """Boredom on the left, the dream horizon on the right."""
+    steps, boredom = series(records, "curiosity/boredom")
+    ax.fill_between(steps, boredom, color=ORANGE, alpha=0.3, linewidth=0)
+    ax.plot(steps, boredom, color=ORANGE)
+    ax.set_ylim(0, 1)
+    ax.set_ylabel("boredom", color=ORANGE)
+    right = ax.twinx()
+    steps, horizon = series(records, "curiosity/horizon")
+    right.plot(steps, horizon, color=GREEN, drawstyle="steps-post")
+    right.set_ylabel("dream horizon", color=GREEN)
+    right.set_ylim(0, 1.15 * max([*horizon, 1]))
+    right.grid(visible=False)
+
+
+def _draw_values(ax: Axes, records: Sequence[Mapping[str, Any]]) -> None:
+    """What the critic expects of evaluation episodes, and what they pay, discounted.
+
+    Of an episode that a limit cut, the rest is the value of its last state.
+    """
+    both = [r for r in records if None not in (r.get("eval/value"), r.get("eval/value_bias"))]
+    paid = [{**r, "paid": r["eval/value"] - r["eval/value_bias"]} for r in both]
+    thin: Any = {"color": FAINT, "linewidth": 1.2}
+    _line(ax, records, "task/extrinsic/return", "imagined from replayed states", **thin)
+    marks: Any = {"marker": "o", "markersize": 3.5}
+    label = "paid by greedy episodes (and the rest, where cut)"
+    _line(ax, paid, "paid", label, color=BLUE, **marks)
+    _line(ax, paid, "eval/value", "critic's value of their first state", color=ORANGE, **marks)
+
+
+def _draw_baselines(ax: Axes, baselines: Mapping[str, float]) -> None:
+    for (name, value), dash in zip(baselines.items(), ("--", ":", "-."), strict=False):
+        ax.axhline(value, color=FAINT, linestyle=dash, linewidth=1.2, label=f"{name} {value:.1f}")
+
+
+def _stack(heights: Sequence[float], title: str) -> tuple[Figure, np.ndarray]:
+    """A figure of panels over environment steps, one below the other."""
+    figure = Figure(figsize=(8, 0.9 + 1.35 * sum(heights)), dpi=130, layout="constrained")
+    axes = figure.subplots(len(heights), 1, sharex=True, height_ratios=heights)
+    figure.suptitle(title, x=0.01, ha="left", weight="bold")
+    axes[-1].set_xlabel("environment steps")
+    axes[-1].xaxis.set_major_formatter(mpl.ticker.EngFormatter(sep=""))
+    figure.align_ylabels(axes)
+    return figure, axes
+
+
+def _line(
+    ax: Axes, records: Sequence[Mapping[str, Any]], name: str, label: str, **style: Any
+) -> None:
+    steps, values = series(records, name)
+    if len(steps):
+        ax.plot(steps, values, label=label, **style)
+
+
+def _legend(ax: Axes) -> None:
+    """The legend above the panel, where it covers nothing."""
+    if ax.get_legend_handles_labels()[0]:
+        place: Any = {"loc": "lower right", "bbox_to_anchor": (1, 1), "borderaxespad": 0.1}
+        ax.legend(ncols=4, fontsize=8, **place)

@@ -1,0 +1,143 @@
+"""An episode beside the model's open-loop prediction of it."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
+
+from dtc.host.figures import style
+from dtc.host.figures.style import FAINT, INK, PURPLE, RED
+
+PALE = "#f4f1ea"
+CELLS = (*style.CYCLE, "#b9bdc4")  # of one-hot cells, by class
+
+
+def open_loop(
+    path: Path,
+    real: Mapping[str, np.ndarray],
+    predicted: Mapping[str, np.ndarray],
+    novelty: np.ndarray,
+    context: int,
+    title: str,
+    num_frames: int = 12,
+) -> None:
+    """Draws an episode, the model's open-loop prediction of it, the error and the novelty.
+
+    Args:
+      real: encoded observations by name: numbers [T, F], one-hot [T, G, C] or, as a film,
+        [T, height, width, C].
+      predicted: the same shapes; probabilities where `real` is one-hot.
+      novelty: [T] or shorter, u(s_t, a_t).
+      context: steps the model has seen; from there on it dreams.
+    """
+    grids = [name for name, x in real.items() if x.ndim == 4]
+    vectors = [name for name, x in real.items() if x.ndim < 4]
+    rows = [height for name in vectors for height in _strip_heights(real[name])] + [1.7]
+    heights = [2.6] * len(grids) + [sum(rows) + 0.5]
+    with mpl.rc_context(style.STYLE):
+        figure = Figure(figsize=(10, sum(heights) + 0.5), dpi=130, layout="constrained")
+        figure.suptitle(title, x=0.01, ha="left", weight="bold")
+        parts = np.ravel(figure.subfigures(len(heights), 1, height_ratios=heights, squeeze=False))
+        for part, name in zip(parts, grids, strict=False):
+            _draw_film(part, name, real[name], predicted[name], context, num_frames)
+        axes = np.ravel(parts[-1].subplots(len(rows), 1, sharex=True, height_ratios=rows))
+        for i, name in enumerate(vectors):
+            _draw_heatmaps(axes[3 * i : 3 * i + 3], name, real[name], predicted[name])
+        errors = {name: error(real[name], predicted[name]) for name in real}
+        _draw_errors(axes[-1], errors, novelty, context)
+        for ax in axes:
+            ax.axvline(context - 0.5, color=RED, linewidth=1.2)
+        style.save(figure, path)
+
+
+def error(real: np.ndarray, predicted: np.ndarray) -> np.ndarray:
+    """[T, ...] 1 - p(what was there) of one-hot cells, else the absolute difference."""
+    if real.ndim > 2:
+        return 1 - (real * predicted).sum(-1)
+    return np.abs(real - predicted)
+
+
+def to_rgb(cells: np.ndarray, palette: np.ndarray) -> np.ndarray:
+    """[..., 3] colours of cells [..., C] of class probabilities: mixtures where it is unsure."""
+    return np.clip(cells @ palette, 0, 1)
+
+
+def palette_of(cells: np.ndarray) -> np.ndarray:
+    """[C, 3] colours of the classes of one-hot cells: always the same, the most common one pale."""
+    count = cells.reshape(-1, cells.shape[-1]).sum(0)
+    palette = np.array([mpl.colors.to_rgb(CELLS[i % len(CELLS)]) for i in range(len(count))])
+    palette[count.argmax()] = mpl.colors.to_rgb(PALE)
+    return palette
+
+
+def _draw_film(
+    part: Any, name: str, real: np.ndarray, predicted: np.ndarray, context: int, num_frames: int
+) -> None:
+    """Three strips of frames: what was seen, what was predicted, the error."""
+    times = np.unique(np.linspace(0, len(real) - 1, num_frames).round().astype(int))
+    palette = palette_of(real)
+    axes = part.subplots(3, len(times), squeeze=False)
+    wrong = error(real, predicted)
+    for column, t in enumerate(times):
+        color = FAINT if t < context else INK
+        axes[0, column].set_title(f"t={t}", size=8, color=color, loc="center", weight="normal")
+        axes[0, column].imshow(to_rgb(real[t], palette))
+        axes[1, column].imshow(to_rgb(predicted[t], palette))
+        axes[2, column].imshow(wrong[t], cmap="Reds", vmin=0, vmax=1)
+    for ax in axes.flat:
+        ax.set(xticks=[], yticks=[])
+        ax.grid(visible=False)
+        ax.spines[:].set(visible=True, color="#c9ccd1", linewidth=0.6)
+    for row, label in enumerate((name, "predicted", "error")):
+        axes[row, 0].set_ylabel(label, rotation=0, ha="right", va="center")
+
+
+def _strip_heights(real: np.ndarray) -> tuple[float, float, float]:
+    """Inches of the three heat maps of [T, F], or of [T, G, C], which has many rows."""
+    height = 0.55 if real.ndim == 2 else float(np.clip(0.03 * real[0].size, 0.55, 1.3))
+    return height, height, 0.55
+
+
+def _draw_heatmaps(axes: np.ndarray, name: str, real: np.ndarray, predicted: np.ndarray) -> None:
+    """Three heat maps over time, one row a feature or class; labels say what the darkest means."""
+    wrong, size = error(real, predicted), " x ".join(map(str, real.shape[1:]))
+    real, predicted, wrong = (x.reshape(len(x), -1) for x in (real, predicted, wrong))
+    low, high, most = float(real.min()), float(real.max()), float(wrong.max())
+    rows = (
+        (f"{name} [{size}]\n{low:.3g} to {high:.3g}", real, "GnBu", low, high),
+        ("predicted", predicted, "GnBu", low, high),
+        (f"error\n0 to {most:.2g}", wrong, "Reds", 0, most),
+    )
+    for ax, (label, x, colors, least, largest) in zip(axes, rows, strict=True):
+        scale = Normalize(least, max(largest, least + 1e-6))
+        ax.imshow(x.T, aspect="auto", cmap=colors, interpolation="none", norm=scale)
+        ax.set_ylabel(label, rotation=0, ha="right", va="center")
+        ax.set_yticks([])
+        ax.tick_params(bottom=False)
+        ax.grid(visible=False)
+
+
+def _draw_errors(
+    ax: Axes, errors: Mapping[str, np.ndarray], novelty: np.ndarray, context: int
+) -> None:
+    """Mean error of each leaf and novelty over time, with the start of the dream marked."""
+    for name, wrong in errors.items():
+        mean = wrong.reshape(len(wrong), -1).mean(1)
+        ax.plot(mean, label=f"mean error of {name}", linewidth=1.4)
+        ax.set_xlim(-0.5, len(wrong) - 0.5)
+    ax.set_ylim(bottom=0)
+    ax.axvspan(-0.5, context - 0.5, color="#eef1f5", zorder=0, label="seen by the model")
+    ax.set(xlabel="step of the episode", ylabel="error")
+    right = ax.twinx()
+    right.plot(novelty, color=PURPLE, label="novelty")
+    right.set_ylim(0, 1.2 * max(float(np.max(novelty, initial=0)), 1e-3))
+    right.set_ylabel("novelty", color=PURPLE)
+    right.grid(visible=False)
+    handles = [*ax.get_legend_handles_labels()[0], *right.get_legend_handles_labels()[0]]
+    place: Any = {"loc": "lower left", "bbox_to_anchor": (0, 1.0), "borderaxespad": 0.2}
+    ax.legend(handles=handles, ncols=len(handles), fontsize=8, **place)

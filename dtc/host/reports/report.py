@@ -1,0 +1,38 @@
+"""What a run says of its algorithm on the host: signs of sickness, figures, further measures."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+
+from dtc.host.health import Sign
+from dtc.host.program import Program
+from dtc.training.carrier import Carrier
+
+
+class Drawing(NamedTuple):
+    """What there is to draw of a run, on process 0."""
+
+    directory: Path  # of the pictures
+    title: str
+    records: Sequence[Mapping[str, Any]]  # as in metrics.jsonl
+    probes: Any  # what `probe` returned
+    carrier: Carrier | None  # None where other processes hold a part of it
+
+
+def nothing(*_: Any) -> Any:
+    """No measures, no figures."""
+    return {}
+
+
+class Report(NamedTuple):
+    """What the host does for one algorithm. All have defaults that do nothing."""
+
+    signs: Mapping[str, Sign] = {}
+    # (program, carrier) -> figures that join an evaluation record; every process calls it
+    measure: Callable[[Program, Carrier], dict[str, float]] = nothing
+    # (program, carrier, evaluation number) -> what `draw` needs; every process calls it
+    probe: Callable[[Program, Carrier, jax.Array], Any] = nothing
+    # Writes pictures; process 0 alone. Returns lines for the log.
+    draw: Callable[[Program, Drawing], Sequence[str]] = nothing

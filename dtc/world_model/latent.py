@@ -1,0 +1,53 @@
+"""Latent states: what the trunk carries, stores and shows to heads, actor and critics."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from dtc.config.sections import RSSMConfig
+from dtc.core.nets import Precision
+from dtc.core.types import Array, EnvSpec, Latent
+
+
+class Feature(NamedTuple):
+    """A latent as networks read it, in the compute dtype."""
+
+    deter: Array  # [..., D]
+    stoch: Array  # [..., S, C] one-hot, or with a gradient to its probabilities
+
+    @property
+    def joined(self) -> Array:
+        """[..., D + S*C]."""
+        return jnp.concatenate([self.deter, flat_stoch(self.stoch)], -1)
+
+
+def flat_stoch(stoch: Array) -> Array:
+    """[..., S, C] -> [..., S*C]."""
+    return stoch.reshape(*stoch.shape[:-2], -1)
+
+
+def one_hot(ids: Array, cfg: RSSMConfig, dtype: jnp.dtype) -> Array:
+    """Class ids [..., S] -> one-hot [..., S, C]."""
+    return jax.nn.one_hot(ids, cfg.classes, dtype=dtype)
+
+
+def feature(latent: Latent, cfg: RSSMConfig, precision: Precision) -> Feature:
+    """What heads, actor and critics read of a latent."""
+    return Feature(
+        latent.deter.astype(precision.compute), one_hot(latent.ids, cfg, precision.compute)
+    )
+
+
+def zero_latent(num: int, cfg: RSSMConfig, precision: Precision) -> Latent:
+    """The latent before an episode, [num, ...]."""
+    return Latent(
+        jnp.zeros((num, cfg.deter), precision.compute), jnp.zeros((num, cfg.groups), jnp.uint8)
+    )
+
+
+def network_action(action: Array, spec: EnvSpec, dtype: jnp.dtype) -> Array:
+    """What networks see of an action: one-hot [..., A] if discrete, else itself."""
+    if spec.action.num_classes is not None:
+        return jax.nn.one_hot(action, spec.action.num_classes, dtype=dtype)
+    return action.astype(dtype)

@@ -1,0 +1,68 @@
+"""Loss terms of the trunk (Hafner et al. 2023, arXiv:2301.04104, eq. 4 to 6)."""
+
+from collections.abc import Mapping
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from dtc.config.sections import RSSMConfig
+from dtc.core import distributions as dist
+from dtc.core.numerics import accum, symexp, symlog
+from dtc.core.types import Array, PyTree, Row
+from dtc.world_model.latent import Feature
+from dtc.world_model.rssm import Observed, Trunk, vector_sizes
+
+
+def losses(
+    trunk: Trunk, params: PyTree, seen: Observed, obs: Mapping[str, Array], rows: Row
+) -> dict[str, Array]:
+    """Each loss term [T, B], unscaled: dyn, rep, reward, cont, (mask) and one a leaf of obs.
+
+    dyn = max(free, KL(sg q || p)),  rep = max(free', KL(q || sg p)), nats summed over groups.
+
+    Args:
+      obs: encoded, standardised observations [T, B, ...].
+    """
+    cfg, sg = trunk.cfg, lax.stop_gradient
+    feature = seen.feature(trunk.precision)
+    reward, cont, mask = trunk.apply({"params": params}, feature, method="heads")
+    out = {
+        "dyn": kl(sg(seen.log_post), seen.log_prior, cfg.dyn_free_nats),
+        "rep": kl(seen.log_post, sg(seen.log_prior), cfg.rep_free_nats),
+        "reward": dist.twohot_loss(reward, rows.reward, dist.twohot_bins(cfg.bins)),
+        "cont": -dist.bernoulli_log_prob(cont, ~rows.terminated),
+    }
+    if mask is not None and rows.action_mask is not None:
+        out["mask"] = -dist.bernoulli_log_prob(mask, rows.action_mask).sum(-1)
+    decoded = trunk.apply({"params": params}, feature, method="decode")
+    for name, shape in trunk.encoded:
+        out[f"obs/{name}"] = reconstruction(decoded[name], accum(obs[name]), len(shape))
+    return out
+
+
+def decode(trunk: Trunk, params: PyTree, feature: Feature) -> dict[str, Array]:
+    """What a standardised observation is expected to be: mean of vectors, class probabilities."""
+    decoded = trunk.apply({"params": params}, feature, method="decode")
+    vectors = vector_sizes(trunk)
+    return {k: symexp(x) if k in vectors else jax.nn.softmax(x) for k, x in decoded.items()}
+
+
+def kl(log_p: Array, log_q: Array, free_nats: float = 0.0) -> Array:
+    """max(free, sum over groups of KL(p || q)), [..., S, C] -> [...]."""
+    return jnp.maximum(dist.categorical_kl(log_p, log_q).sum(-1), free_nats)
+
+
+def reconstruction(decoded: Array, target: Array, rank: int) -> Array:
+    """Loss of one leaf: squared symlog error of a vector, cross-entropy of one-hot cells."""
+    if rank == 1:
+        return jnp.square(decoded - symlog(target)).sum(-1)
+    cross_entropy = -(target * jax.nn.log_softmax(decoded)).sum(-1)
+    return cross_entropy.sum(tuple(range(cross_entropy.ndim - rank + 1, cross_entropy.ndim)))
+
+
+def total(terms: Mapping[str, Array], cfg: RSSMConfig) -> Array:
+    """The trunk's loss: scaled terms, mean over [T, B]."""
+    scales = {"dyn": cfg.dyn_scale, "rep": cfg.rep_scale}
+    scaled = [scales.get(name, 1.0) * term.mean() for name, term in terms.items()]
+    return jnp.stack(scaled).sum()

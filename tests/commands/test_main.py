@@ -1,0 +1,66 @@
+"""The console script: which command it calls, with what, and what it answers to a wrong name."""
+
+import ast
+import importlib
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+import dtc
+from dtc.commands import __main__ as console
+
+FOLDER = Path(console.__file__).parent
+
+
+@pytest.mark.parametrize("name", console.COMMANDS)
+def test_a_command_is_a_module_whose_main_takes_its_arguments(name):
+    tree = ast.parse((FOLDER / f"{name}.py").read_text())
+    [main] = [n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == "main"]
+    assert ast.unparse(main.args) == "argv: Sequence[str]"
+    assert ast.unparse(main.returns) == "int"
+
+
+def test_a_command_gets_the_arguments_after_its_name(monkeypatch):
+    plot = importlib.import_module("dtc.commands.plot")
+    given = []
+    monkeypatch.setattr(plot, "main", lambda argv: given.append(argv) or 7)
+    monkeypatch.setattr(sys, "argv", ["dtc", "plot", "a", "--out=b"])
+    assert console.script() == 7
+    assert given == [["a", "--out=b"]]
+
+
+def test_help_has_a_line_a_command(capsys):
+    assert console.main(["--help"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    for name, line in console.COMMANDS.items():
+        assert any(shown.split() == [name, *line.split()] for shown in lines)
+
+
+def test_help_and_version_do_not_wait_for_jax():
+    code = "import sys, dtc; from dtc.commands.__main__ import main\n"
+    code += "main(['--help']); main(['--version']); assert 'numpy' not in sys.modules"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith(f"dtc {dtc.__version__}\n")
+
+
+def test_the_version_is_that_of_the_installed_package():
+    assert dtc.__version__ == metadata.version("dtc")
+
+
+@pytest.mark.parametrize(
+    ("argv", "sentence"),
+    [
+        (["tarin"], "dtc tarin is not a command. Did you mean dtc train?"),
+        (["xyz"], "dtc xyz is not a command. Use dtc train|evaluate|"),
+        (["measures"], "dtc measures is not a command. "),
+        ([], "dtc needs a command. Use dtc train|evaluate|"),
+    ],
+)
+def test_what_is_no_command_is_answered_in_one_sentence(argv, sentence, capsys):
+    assert console.main(argv) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(sentence) and error.count("\n") == 1
