@@ -10,9 +10,10 @@ FLOORS = [  # from the ground up; folders of one line are siblings
     "config",
     "core",
     "envs data curiosity",
-    "world_model behaviour",
-    "algorithms",
+    "world_model",
+    "behaviour",
     "training",
+    "algorithms",
     "host",
     "commands",
 ]

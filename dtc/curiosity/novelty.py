@@ -11,6 +11,11 @@ from dtc.core.numerics import accum
 from dtc.core.types import Array, PyTree
 
 
+def the_posterior(log_post: Array, terms: dict[str, Array]) -> Array:
+    """What members learn by default."""
+    return log_post
+
+
 class Novelty(NamedTuple):
     """How the members' predictions become the novelty of a transition.
 
@@ -24,7 +29,7 @@ class Novelty(NamedTuple):
     # (member, transitions) -> log-probabilities [n, S, C] that members learn and are compared with
     reference: Callable[[Any, Any], Array] | None = None
     # (log posterior [..., S, C], loss terms by name) -> what members learn, without a reference
-    targets: Callable[[Array, dict[str, Array]], Array] = lambda log_post, _: log_post
+    targets: Callable[[Array, dict[str, Array]], Array] = the_posterior
 
 
 def entropy(p: Array) -> Array:

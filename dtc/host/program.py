@@ -30,7 +30,7 @@ def make_machine(cfg: Config, platform: str) -> Machine:
     """The machine of the settings, with their environment and their algorithm."""
     if "float64" in (cfg.precision.compute, cfg.precision.param):
         jax.config.update("jax_enable_x64", True)
-    env = catalog.make(cfg.env.name)
+    env, make = catalog.make(cfg.env.name), ALGORITHMS[cfg.algorithm.name]
     return Machine(
         env=env,
         num_envs=cfg.env.num_envs,

@@ -2,9 +2,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from dtc.curiosity.intrinsic import CuriosityConfig
 
 from dtc.curiosity import intrinsic
-from dtc.curiosity.intrinsic import CuriosityConfig
 
 RNG = np.random.default_rng(0)
 E, S, C, F = 5, 3, 4, 6
