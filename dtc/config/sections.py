@@ -153,9 +153,6 @@ class EnsembleConfig:
     members: int = setting(
         5, NATURAL, help="K, real members; ghosts pad them where the mesh needs more"
     )
-    data_share: float = setting(
-        1.0, RATE, help="share of the sequences each member learns from, drawn anew an update"
-    )
 
 
 @dataclass(frozen=True)
@@ -164,7 +161,7 @@ class CuriosityConfig:
 
     novelty: str = setting(
         "jsd",
-        choices=("jsd", "anova", "seed", "error", "rnd"),
+        choices=("jsd", "seed", "error", "rnd"),
         help="what curiosity pays for; all but jsd are controls",
     )
     fast_rate: float = setting(0.1, RATE, unit="per update", help="EMA rate of C_fast")

@@ -35,7 +35,7 @@ class Purpose(enum.IntEnum):
     OBSERVE = 8  # id: global sample, step: update
     DREAM_START = 9  # id: global sample, step: update
     DREAM = 10  # id: global start (+ starts x policy), step: update
-    MEMBER_MASK = 11  # id: global member, step: update
+    # 11 was the members' data masks.
     EVAL_RESET = 12  # id: global evaluation environment, step: evaluation
     EVAL_STEP = 13
     EVAL_LATENT = 14
