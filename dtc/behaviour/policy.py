@@ -10,6 +10,8 @@ from dtc.core import distributions as dist
 from dtc.core.numerics import accum
 from dtc.core.types import Array, EnvSpec, Key
 
+EXTRINSIC_FLOOR = 1.0  # of the task's return range: small returns are not scaled up (DreamerV3)
+
 
 @dataclass(frozen=True)
 class Reward:
@@ -33,13 +35,13 @@ class Policy:
 
 def policies(cfg: BehaviourConfig) -> tuple[Policy, ...]:
     """The policies of a mode, the acting one first."""
-    extrinsic = Reward("extrinsic", cfg.extrinsic_weight, cfg.discount, cfg.extrinsic_floor)
+    extrinsic = Reward("extrinsic", 1.0, cfg.discount, EXTRINSIC_FLOOR)
     intrinsic = Reward(
         "intrinsic", cfg.intrinsic_weight, cfg.intrinsic_discount, cfg.intrinsic_floor
     )
     if cfg.mode == "mix":
         return (Policy("task", (extrinsic, intrinsic), cfg.entropy),)
-    task = Policy("task", (replace(extrinsic, weight=1.0),), cfg.entropy)
+    task = Policy("task", (extrinsic,), cfg.entropy)
     alone = replace(intrinsic, weight=1.0)
     explore = Policy("explore", (alone,), cfg.explore_entropy, is_relative=True)
     return (task,) if cfg.mode == "task" else (explore, task)

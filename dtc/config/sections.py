@@ -238,9 +238,9 @@ class BehaviourConfig:
     unimix: float = setting(
         0.01, BELOW_ONE, help="share of the uniform distribution in a categorical policy"
     )
-    extrinsic_weight: float = setting(1.0, NATURAL, help="w_e, of the task's advantage")
-    intrinsic_weight: float = setting(0.1, NATURAL, help="weight of the intrinsic advantage in mix")
-    extrinsic_floor: float = setting(1.0, POSITIVE, help="least divisor of the extrinsic advantage")
+    intrinsic_weight: float = setting(
+        0.1, NATURAL, help="weight of the intrinsic advantage in mix, where the extrinsic has 1"
+    )
     intrinsic_floor: float = setting(
         0.01, POSITIVE, help="least divisor of the intrinsic advantage"
     )
