@@ -232,9 +232,6 @@ class BehaviourConfig:
         NATURAL,
         help="the same of the reward-free policy, in units of its mean |advantage|",
     )
-    entropy_rate: float = setting(
-        0.05, RATE, unit="per update", help="EMA rate of mean |advantage|"
-    )
     unimix: float = setting(
         0.01, BELOW_ONE, help="share of the uniform distribution in a categorical policy"
     )
@@ -244,20 +241,7 @@ class BehaviourConfig:
     intrinsic_floor: float = setting(
         0.01, POSITIVE, help="least divisor of the intrinsic advantage"
     )
-    return_rate: float = setting(
-        0.01, RATE, unit="per update", help="EMA rate of the return percentiles"
-    )
-    percentiles: tuple[float, float] = setting(
-        (5.0, 95.0),
-        Range(0, 100),
-        unit="%",
-        help="of the returns, whose range scales advantages",
-    )
     slow_rate: float = setting(0.02, RATE, unit="per update", help="EMA rate of the slow critics")
-    slow_scale: float = setting(1.0, NATURAL, help="weight of the slow-critic regulariser")
-    average_rate: float = setting(
-        0.1, RATE, unit="per update", help="EMA rate of the parameters that are evaluated"
-    )
 
 
 @dataclass(frozen=True)
