@@ -55,7 +55,7 @@ def loss(params: PyTree, data: ChunkData, learner: PolicyLearner) -> tuple[Array
     net, w = learner.net, data.targets.weight
     output, logits, weights = net.apply({"params": params}, data.state, method="everything")
     slow_logits = net.apply({"params": learner.slow}, data.state, method="values")
-    log_prob, entropy = log_prob_and_entropy(output, data.action, data.mask, learner.spec, net.cfg)
+    log_prob, entropy = log_prob_and_entropy(output, data.action, data.mask, learner.spec)
     policy = -w * (log_prob * data.targets.advantage + learner.entropy_weight * entropy)
     value = {
         name: w * critic_loss(logits[name], slow_logits[name], target, net.bins)

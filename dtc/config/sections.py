@@ -123,9 +123,6 @@ class RSSMConfig:
     head_layers: int = setting(
         1, COUNT, help="hidden layers of the reward, continue and mask heads"
     )
-    unimix: float = setting(
-        0.01, BELOW_ONE, help="share of the uniform distribution in every categorical"
-    )
     dyn_free_nats: float = setting(1.0, NATURAL, unit="nats", help="a smaller KL trains no prior")
     rep_free_nats: float = setting(
         1.0, NATURAL, unit="nats", help="a smaller KL trains no posterior"
@@ -231,9 +228,6 @@ class BehaviourConfig:
         0.6,
         NATURAL,
         help="the same of the reward-free policy, in units of its mean |advantage|",
-    )
-    unimix: float = setting(
-        0.01, BELOW_ONE, help="share of the uniform distribution in a categorical policy"
     )
     intrinsic_weight: float = setting(
         0.1, NATURAL, help="weight of the intrinsic advantage in mix, where the extrinsic has 1"
