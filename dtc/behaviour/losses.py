@@ -10,7 +10,6 @@ from jax import lax
 from dtc.behaviour.networks import Behaviour
 from dtc.behaviour.policy import log_prob_and_entropy
 from dtc.behaviour.targets import Targets
-from dtc.config.sections import BehaviourConfig
 from dtc.core import distributions as dist
 from dtc.core import mesh
 from dtc.core.numerics import masked_sum
@@ -56,10 +55,10 @@ def loss(params: PyTree, data: ChunkData, learner: PolicyLearner) -> tuple[Array
     net, w = learner.net, data.targets.weight
     output, logits, weights = net.apply({"params": params}, data.state, method="everything")
     slow_logits = net.apply({"params": learner.slow}, data.state, method="values")
-    log_prob, entropy = log_prob_and_entropy(output, data.action, data.mask, learner.spec, net.cfg)
+    log_prob, entropy = log_prob_and_entropy(output, data.action, data.mask, learner.spec)
     policy = -w * (log_prob * data.targets.advantage + learner.entropy_weight * entropy)
     value = {
-        name: w * critic_loss(logits[name], slow_logits[name], target, net.bins, net.cfg)
+        name: w * critic_loss(logits[name], slow_logits[name], target, net.bins)
         for name, target in data.targets.returns.items()
     }
     runs, salience = data.targets.runs, None
@@ -74,14 +73,12 @@ def loss(params: PyTree, data: ChunkData, learner: PolicyLearner) -> tuple[Array
     return policy.sum() + sum(v.sum() for v in value.values()), sums
 
 
-def critic_loss(
-    logits: Array, slow_logits: Array, target: Array, bins: int, cfg: BehaviourConfig
-) -> Array:
-    """CE to the two-hot return and, weighted, to the slow critic's mean, [...]."""
+def critic_loss(logits: Array, slow_logits: Array, target: Array, bins: int) -> Array:
+    """CE to the two-hot return plus CE to the slow critic's mean, [...]."""
     centers = dist.twohot_bins(bins)
     slow = lax.stop_gradient(dist.twohot_mean(slow_logits, centers))
     regulariser = dist.twohot_loss(logits, slow, centers)
-    return dist.twohot_loss(logits, target, centers) + cfg.slow_scale * regulariser
+    return dist.twohot_loss(logits, target, centers) + regulariser
 
 
 def gradients(
@@ -123,7 +120,7 @@ def replay_value_loss(
     net = learner.net
     logits = net.apply({"params": params}, feature, method="values")["extrinsic"]
     slow_logits = net.apply({"params": learner.slow}, feature, method="values")["extrinsic"]
-    return (weight_TB * critic_loss(logits, slow_logits, target_TB, net.bins, net.cfg)).mean()
+    return (weight_TB * critic_loss(logits, slow_logits, target_TB, net.bins)).mean()
 
 
 def mean_values(logits: dict[str, Array], bins: int) -> dict[str, Array]:

@@ -10,6 +10,8 @@ from dtc.core import distributions as dist
 from dtc.core.numerics import accum
 from dtc.core.types import Array, EnvSpec, Key
 
+EXTRINSIC_FLOOR = 1.0  # of the task's return range: small returns are not scaled up (DreamerV3)
+
 
 @dataclass(frozen=True)
 class Reward:
@@ -33,24 +35,22 @@ class Policy:
 
 def policies(cfg: BehaviourConfig) -> tuple[Policy, ...]:
     """The policies of a mode, the acting one first."""
-    extrinsic = Reward("extrinsic", cfg.extrinsic_weight, cfg.discount, cfg.extrinsic_floor)
+    extrinsic = Reward("extrinsic", 1.0, cfg.discount, EXTRINSIC_FLOOR)
     intrinsic = Reward(
         "intrinsic", cfg.intrinsic_weight, cfg.intrinsic_discount, cfg.intrinsic_floor
     )
     if cfg.mode == "mix":
         return (Policy("task", (extrinsic, intrinsic), cfg.entropy),)
-    task = Policy("task", (replace(extrinsic, weight=1.0),), cfg.entropy)
+    task = Policy("task", (extrinsic,), cfg.entropy)
     alone = replace(intrinsic, weight=1.0)
     explore = Policy("explore", (alone,), cfg.explore_entropy, is_relative=True)
     return (task,) if cfg.mode == "task" else (explore, task)
 
 
-def sample_action(
-    output: Array, mask: Array | None, keys_n: Key, spec: EnvSpec, cfg: BehaviourConfig
-) -> Array:
+def sample_action(output: Array, mask: Array | None, keys_n: Key, spec: EnvSpec) -> Array:
     """Actions [n] or [n, A] in [-1, 1], one key each."""
     if spec.is_discrete:
-        log_p = log_policy(output, mask, cfg)
+        log_p = log_policy(output, mask)
         uniform = jax.vmap(lambda k: jax.random.uniform(k))(keys_n)
         return dist.sample_categorical(uniform, log_p).astype(jnp.int32)
     mean, std = gaussian(output)
@@ -58,16 +58,16 @@ def sample_action(
     return dist.tanh_gaussian_sample(noise, mean, std)
 
 
-def greedy_action(output: Array, mask: Array | None, spec: EnvSpec, cfg: BehaviourConfig) -> Array:
+def greedy_action(output: Array, mask: Array | None, spec: EnvSpec) -> Array:
     """The mode [n] or [n, A] of the policy."""
     if spec.is_discrete:
-        return jnp.argmax(log_policy(output, mask, cfg), -1).astype(jnp.int32)
+        return jnp.argmax(log_policy(output, mask), -1).astype(jnp.int32)
     return jnp.tanh(gaussian(output)[0])
 
 
-def log_policy(logits: Array, mask: Array | None, cfg: BehaviourConfig) -> Array:
+def log_policy(logits: Array, mask: Array | None) -> Array:
     """log p(a) [..., A] of the categorical policy, unimix over the allowed actions."""
-    return dist.masked_log_probs(logits, mask, cfg.unimix)
+    return dist.masked_log_probs(logits, mask, dist.UNIMIX)
 
 
 def gaussian(output: Array) -> tuple[Array, Array]:
@@ -77,11 +77,11 @@ def gaussian(output: Array) -> tuple[Array, Array]:
 
 
 def log_prob_and_entropy(
-    output: Array, action: Array, mask: Array | None, spec: EnvSpec, cfg: BehaviourConfig
+    output: Array, action: Array, mask: Array | None, spec: EnvSpec
 ) -> tuple[Array, Array]:
     """log p(a) and entropy, nats, [...] each."""
     if spec.is_discrete:
-        log_p = log_policy(output, mask, cfg)
+        log_p = log_policy(output, mask)
         return dist.categorical_log_prob(log_p, action), dist.categorical_entropy(log_p)
     mean, std = gaussian(output)
     return (

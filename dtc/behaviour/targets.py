@@ -16,6 +16,12 @@ from dtc.core.metrics import Mean
 from dtc.core.numerics import ema_from_start, masked_mean, masked_sum
 from dtc.core.types import Array
 
+# DreamerV3's constants (Hafner et al. 2023), but that running means start right.
+PERCENTILES = (5.0, 95.0)  # of the returns, whose range scales advantages
+RETURN_RATE = 0.01  # EMA rate of these, an update
+
+ENTROPY_RATE = 0.05  # EMA rate of mean |advantage|, the unit of a reward-free policy's entropy
+
 
 class ReturnRange(NamedTuple):
     """Slow percentiles of one kind of return."""
@@ -98,7 +104,7 @@ def targets(
         ret[name] = _returns(rollout, cont, kind, ranges[name], horizon, cfg)
         value_t = jnp.concatenate([rollout.value_0[name][None], rollout.value_tp1[name][:-1]])
         delta = ret[name] - value_t
-        new, mean_delta, percentiles = _follow(ret[name], delta, runs_Hn, ranges[name], update, cfg)
+        new, mean_delta, percentiles = _follow(ret[name], delta, runs_Hn, ranges[name], update)
         weight = kind.weight * (1.0 - boredom if name == "intrinsic" else 1.0)
         scale = jnp.maximum(kind.floor, new.high - new.low)
         parts[name] = jnp.where(valid_Hn, weight * (delta - mean_delta) / scale, 0.0)
@@ -137,23 +143,20 @@ def _follow(
     runs_Hn: Array,
     old: ReturnRange,
     update: Array,
-    cfg: BehaviourConfig,
 ) -> tuple[ReturnRange, Array, dict[str, Array]]:
     """Percentiles of all devices' returns where `runs_Hn`, started right; the mean delta there."""
     here_2Hn = jnp.stack([jnp.where(runs_Hn, ret_Hn, jnp.inf), delta_Hn])
     ret_NH, delta_NH = jnp.moveaxis(mesh.gather_replicated(jnp.moveaxis(here_2Hn, -1, 0)), 1, 0)
     runs_NH = ret_NH < jnp.inf
-    low, high = returns.global_percentiles(ret_NH, runs_NH, cfg.percentiles)
+    low, high = returns.global_percentiles(ret_NH, runs_NH, PERCENTILES)
     new = ReturnRange(
-        ema_from_start(old.low, low, cfg.return_rate, update + 1),
-        ema_from_start(old.high, high, cfg.return_rate, update + 1),
+        ema_from_start(old.low, low, RETURN_RATE, update + 1),
+        ema_from_start(old.high, high, RETURN_RATE, update + 1),
     )
     return new, masked_mean(delta_NH, runs_NH), {"p05": low, "p95": high}
 
 
-def next_entropy_weight(
-    weight: Array, advantage: Array, update: Array, policy: Policy, cfg: BehaviourConfig
-) -> Array:
+def next_entropy_weight(weight: Array, advantage: Array, update: Array, policy: Policy) -> Array:
     """[] the weight of a policy's entropy in the update after this one.
 
     That of a reward-free policy follows its mean |advantage|. As novelty wears off, advantages fall
@@ -167,4 +170,4 @@ def next_entropy_weight(
     """
     if not policy.is_relative:
         return weight
-    return ema_from_start(weight, policy.entropy * advantage, cfg.entropy_rate, update + 1)
+    return ema_from_start(weight, policy.entropy * advantage, ENTROPY_RATE, update + 1)

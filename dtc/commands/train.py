@@ -1,4 +1,4 @@
-"""Trains an agent: `dtc train --config=FILE --workdir=DIR`; --help lists the flags."""
+"""Trains an agent: `dtc train --config=NAME --workdir=DIR`; --help lists the flags."""
 
 import shlex
 import sys
@@ -13,15 +13,15 @@ def main(argv: Sequence[str]) -> int:
     """Exit status of the run; 2 after one sentence where the command cannot be carried out."""
     typed = [started_as(), *argv]
     try:
-        text = command.help_text(typed)
+        text = command.help_text(argv)
         if text:
             print(text)
             return 0
         wanted = command.parse(typed)
-        from dtc.host import devices  # JAX takes a second to load, which help and refusals save
+        from dtc.host import devices  # JAX takes a second to load: help and refusals need not wait
 
         cfg, here = devices.start(wanted.cfg, wanted.num_devices, wanted.processes)
-        from dtc.host import loop  # all of the algorithm
+        from dtc.host import loop  # all of the agent: a wrong command need not wait for it
 
         return loop.run(cfg, wanted.workdir, wanted.resume, here, typed)
     except ConfigError as error:

@@ -54,11 +54,6 @@ def _check_idle(cfg: Config, section: str, owners: list[str]) -> None:
             )
 
 
-def _ascending(name: str, values: tuple[float, ...]) -> None:
-    if any(a >= b for a, b in itertools.pairwise(values)):
-        refuse(name, values, "is not ascending", tuple(sorted(set(values))))
-
-
 def _check_mesh(cfg: Config) -> None:
     for name, size in dataclasses.asdict(cfg.mesh).items():
         if size == 0:
@@ -120,18 +115,16 @@ def _check_dream(cfg: Config) -> None:
     if dream.starts > most:
         rule = f"is above replay.batch x replay.length = {most} (no state is dreamed from twice)"
         refuse("dream.starts", dream.starts, rule, most)
-    _ascending("dream.horizons", dream.horizons)
-    if any(h % dream.chunk for h in dream.horizons):
+    horizons = dream.horizons
+    if any(a >= b for a, b in itertools.pairwise(horizons)):
+        refuse("dream.horizons", horizons, "is not ascending", tuple(sorted(set(horizons))))
+    if any(h % dream.chunk for h in horizons):
         rule = f"are not multiples of dream.chunk={dream.chunk}"
-        refuse("dream.horizons", dream.horizons, rule, _round_up(dream.horizons, dream.chunk))
+        refuse("dream.horizons", horizons, rule, _round_up(horizons, dream.chunk))
 
 
 def _round_up(values: Iterable[int], step: int) -> tuple[int, ...]:
     return tuple(sorted({-(-v // step) * step for v in values}))
-
-
-def _check_behaviour(cfg: Config) -> None:
-    _ascending("behaviour.percentiles", cfg.behaviour.percentiles)
 
 
 RULES: dict[str, Callable[[Config], None]] = {  # by section: what goes with what in it
@@ -142,5 +135,4 @@ RULES: dict[str, Callable[[Config], None]] = {  # by section: what goes with wha
     "model": _check_model,
     "dream": _check_dream,
     "curiosity": _check_curiosity,
-    "behaviour": _check_behaviour,
 }

@@ -123,9 +123,6 @@ class RSSMConfig:
     head_layers: int = setting(
         1, COUNT, help="hidden layers of the reward, continue and mask heads"
     )
-    unimix: float = setting(
-        0.01, BELOW_ONE, help="share of the uniform distribution in every categorical"
-    )
     dyn_free_nats: float = setting(1.0, NATURAL, unit="nats", help="a smaller KL trains no prior")
     rep_free_nats: float = setting(
         1.0, NATURAL, unit="nats", help="a smaller KL trains no posterior"
@@ -153,9 +150,6 @@ class EnsembleConfig:
     members: int = setting(
         5, NATURAL, help="K, real members; ghosts pad them where the mesh needs more"
     )
-    data_share: float = setting(
-        1.0, RATE, help="share of the sequences each member learns from, drawn anew an update"
-    )
 
 
 @dataclass(frozen=True)
@@ -164,7 +158,7 @@ class CuriosityConfig:
 
     novelty: str = setting(
         "jsd",
-        choices=("jsd", "anova", "seed", "error", "rnd"),
+        choices=("jsd", "seed", "error", "rnd"),
         help="what curiosity pays for; all but jsd are controls",
     )
     fast_rate: float = setting(0.1, RATE, unit="per update", help="EMA rate of C_fast")
@@ -235,32 +229,13 @@ class BehaviourConfig:
         NATURAL,
         help="the same of the reward-free policy, in units of its mean |advantage|",
     )
-    entropy_rate: float = setting(
-        0.05, RATE, unit="per update", help="EMA rate of mean |advantage|"
+    intrinsic_weight: float = setting(
+        0.1, NATURAL, help="weight of the intrinsic advantage in mix, where the extrinsic has 1"
     )
-    unimix: float = setting(
-        0.01, BELOW_ONE, help="share of the uniform distribution in a categorical policy"
-    )
-    extrinsic_weight: float = setting(1.0, NATURAL, help="w_e, of the task's advantage")
-    intrinsic_weight: float = setting(0.1, NATURAL, help="weight of the intrinsic advantage in mix")
-    extrinsic_floor: float = setting(1.0, POSITIVE, help="least divisor of the extrinsic advantage")
     intrinsic_floor: float = setting(
         0.01, POSITIVE, help="least divisor of the intrinsic advantage"
     )
-    return_rate: float = setting(
-        0.01, RATE, unit="per update", help="EMA rate of the return percentiles"
-    )
-    percentiles: tuple[float, float] = setting(
-        (5.0, 95.0),
-        Range(0, 100),
-        unit="%",
-        help="of the returns, whose range scales advantages",
-    )
     slow_rate: float = setting(0.02, RATE, unit="per update", help="EMA rate of the slow critics")
-    slow_scale: float = setting(1.0, NATURAL, help="weight of the slow-critic regulariser")
-    average_rate: float = setting(
-        0.1, RATE, unit="per update", help="EMA rate of the parameters that are evaluated"
-    )
 
 
 @dataclass(frozen=True)

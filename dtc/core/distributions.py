@@ -13,6 +13,7 @@ from dtc.core.numerics import accum
 from dtc.core.types import Array
 
 LOG_ZERO = -1e9  # stands for log 0: exp of it is exactly 0
+UNIMIX = 0.01  # share of the uniform distribution in latents and policies (DreamerV3)
 ACTION_EDGE = 1 - 1e-6  # actions of larger magnitude count as this one: arctanh stays finite
 
 

@@ -85,7 +85,7 @@ class Prior(nn.Module):
         c = self.cfg
         x = MLP(c.prior_layers, c.hidden, self.precision)(deter)
         x = Dense(c.groups * c.classes, self.precision, logits=True)(x)
-        return dist.unimix_logits(x.reshape(*x.shape[:-1], c.groups, c.classes), c.unimix)
+        return dist.unimix_logits(x.reshape(*x.shape[:-1], c.groups, c.classes), dist.UNIMIX)
 
 
 class Posterior(nn.Module):
@@ -112,7 +112,7 @@ class Posterior(nn.Module):
         c = self.cfg
         x = self.rest(self.mix(self.from_deter(deter) + embedded))
         x = self.out(x)
-        return dist.unimix_logits(x.reshape(*x.shape[:-1], c.groups, c.classes), c.unimix)
+        return dist.unimix_logits(x.reshape(*x.shape[:-1], c.groups, c.classes), dist.UNIMIX)
 
 
 class Trunk(nn.Module):

@@ -6,6 +6,8 @@ import sys
 import pytest
 from dtc.configs import base
 
+from dtc.algorithms import catalog
+from dtc.algorithms.curious import controls
 from dtc.config.fields import Range
 from dtc.config.schema import Config, declarations, sections
 from dtc.config.sections import ALGORITHMS, SIZES, RSSMConfig
@@ -42,6 +44,11 @@ def test_a_preset_fills_what_is_not_given(size):
     model, preset = RSSMConfig(size=size, units=24), SIZES[size]
     assert (model.deter, model.classes, model.depth) == (preset.deter, preset.classes, preset.depth)
     assert model.units == 24
+
+
+def test_the_choices_are_what_the_code_knows():
+    assert tuple(declarations()["curiosity.novelty"].rule.choices) == tuple(controls.NOVELTIES)
+    assert set(declarations()["algorithm.name"].rule.choices) == set(catalog.ALGORITHMS)
 
 
 def test_an_algorithm_reads_sections_that_exist():

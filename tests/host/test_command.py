@@ -8,7 +8,7 @@ from dtc.host import command
 
 
 def parse(*args):
-    return command.parse(["launch/main.py", *args])
+    return command.parse(["dtc train", *args])
 
 
 def refusal(*args):
@@ -99,10 +99,27 @@ def test_help_is_printed_with_status_0_and_an_unknown_section_is_refused(capsys)
 
 def test_a_refused_command_leaves_status_2_and_nothing_on_disk(tmp_path, capsys):
     workdir = tmp_path / "run"
-    argv = ["--devices=8", "--mesh=3,1", f"--workdir={workdir}"]
-    assert train.main(argv) == 2
+    assert train.main(["--devices=8", "--mesh=3,1", f"--workdir={workdir}"]) == 2
     assert capsys.readouterr().err.startswith("mesh=3,1 is not 8 devices")
     assert not workdir.exists()
+
+
+@pytest.mark.parametrize(
+    ("script", "started_as"),
+    [
+        ("launch/main.py", "python launch/main.py"),
+        ("/home/x/venv/bin/dtc", "dtc train"),
+        ("/home/x/dtc/commands/__main__.py", "dtc train"),
+    ],
+)
+def test_the_command_to_continue_keeps_the_settings(monkeypatch, script, started_as):
+    monkeypatch.setattr(train.sys, "argv", [script])
+    typed = [train.started_as(), "--config=configs/smoke.py", "--workdir=a", "--seed=3"]
+    text = command.to_continue(typed, "runs/x y")
+    assert text == (
+        f"{started_as} --config=configs/smoke.py --seed=3 '--workdir=runs/x y' --resume"
+    )
+    assert command.to_continue([*typed, "--resume"], "b").count("--resume") == 1
 
 
 def test_the_command_to_continue_keeps_a_value_that_stands_apart():

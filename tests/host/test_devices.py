@@ -6,7 +6,6 @@ import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from dtc.commands import train
 from dtc.config.settings import ConfigError
 from dtc.core import mesh
 from dtc.host import command, devices
@@ -14,7 +13,7 @@ from dtc.host.devices import GIB, SLICES
 
 
 def parse(*args):
-    return command.parse(["launch/main.py", *args])
+    return command.parse(["dtc train", *args])
 
 
 @pytest.mark.parametrize("name", SLICES)
@@ -120,21 +119,3 @@ def test_a_simulation_that_does_not_fit_is_refused_with_the_estimate():
     assert "Use --config.replay.slots=2048." in str(error.value)
     with pytest.raises(ConfigError, match=r"Use --config=configs/smoke.py"):
         devices.check_memory(cfg, 20 * GIB, 12 * GIB, free=8 * GIB)
-
-
-@pytest.mark.parametrize(
-    ("script", "started_as"),
-    [
-        ("launch/main.py", "python launch/main.py"),
-        ("/home/x/venv/bin/dtc", "dtc train"),
-        ("/home/x/dtc/commands/__main__.py", "dtc train"),
-    ],
-)
-def test_the_command_to_continue_keeps_the_settings(monkeypatch, script, started_as):
-    monkeypatch.setattr(train.sys, "argv", [script])
-    typed = [train.started_as(), "--config=configs/smoke.py", "--workdir=a", "--seed=3"]
-    text = command.to_continue(typed, "runs/x y")
-    assert text == (
-        f"{started_as} --config=configs/smoke.py --seed=3 '--workdir=runs/x y' --resume"
-    )
-    assert command.to_continue([*typed, "--resume"], "b").count("--resume") == 1

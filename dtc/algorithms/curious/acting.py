@@ -22,8 +22,8 @@ def policy_fn(agent: Agent, params: PyTree, policy: Policy, greedy: bool = False
     def act(state: Latent, mask: Array | None, keys: Key) -> Array:
         output = net.apply({"params": params}, agent.feature(state), method="act")
         if greedy:
-            return greedy_action(output, mask, agent.spec, agent.behaviour)
-        return sample_action(output, mask, keys, agent.spec, agent.behaviour)
+            return greedy_action(output, mask, agent.spec)
+        return sample_action(output, mask, keys, agent.spec)
 
     return act
 

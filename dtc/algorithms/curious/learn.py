@@ -40,6 +40,8 @@ from dtc.data.ring import Ring
 from dtc.training.algorithm import Collected, Learned
 from dtc.world_model.rssm import Observed
 
+AVERAGE_RATE = 0.1  # EMA rate of the behaviour that is evaluated, an update: the latest ten
+
 
 class Gradients(NamedTuple):
     """Raw gradients of the global mean losses, equal on every mesh, and the batch's moments."""
@@ -153,7 +155,6 @@ def learn(
             scalars[f"{p.name}/advantage"],
             draws.update,
             p,
-            agent.behaviour,
         )
         for p in agent.policies
     }
@@ -220,7 +221,7 @@ def followers(
     cfg = agent.behaviour
     slow = {name: update_slow(learner.slow[name], behaviour[name], cfg) for name in learner.slow}
     average = jax.tree.map(
-        lambda mean, p: ema_from_start(mean, p, cfg.average_rate, update + 1),
+        lambda mean, p: ema_from_start(mean, p, AVERAGE_RATE, update + 1),
         learner.average,
         behaviour,
     )
