@@ -6,6 +6,7 @@ of a range of returns, with one critic for each kind of reward.
 
 from typing import NamedTuple
 
+import chex
 import jax
 import jax.numpy as jnp
 
@@ -85,6 +86,7 @@ def targets(
       horizon: [] int32 steps that were dreamed.
       update: [] int32, how many updates came before.
     """
+    chex.assert_equal_shape(jax.tree.leaves((rollout.reward, rollout.cont, rollout.value_tp1)))
     steps_H1 = jnp.arange(rollout.cont.shape[0])[:, None]
     valid_Hn = jnp.broadcast_to(steps_H1 < horizon, rollout.cont.shape)
     cont = jnp.where(valid_Hn, rollout.cont, 0.0)

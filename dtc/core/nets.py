@@ -12,6 +12,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+from einops import rearrange
 
 from dtc.core.distributions import twohot_bins
 from dtc.core.numerics import accum, symlog
@@ -81,11 +82,11 @@ class BlockDense(nn.Module):
         init = _kernel_init(1.0, self.fan_in or width)
         kernel = self.param("kernel", init, (g, width, self.features // g), param)
         bias = self.param("bias", nn.initializers.zeros, (self.features,), param)
-        x_gi = x.astype(compute).reshape(*x.shape[:-1], g, width)
+        x_gi = rearrange(x.astype(compute), "... (g i) -> ... g i", g=g)
         # By vmap and part by part: with one einsum over all a CPU takes three times as long.
         matmul = jax.vmap(jnp.matmul, (-2, 0), -2)
         kernels = jnp.split(kernel.astype(compute), self.parts, -1)
-        parts = [accum(matmul(x_gi, k)).reshape(*x.shape[:-1], -1) for k in kernels]
+        parts = [rearrange(accum(matmul(x_gi, k)), "... g o -> ... (g o)") for k in kernels]
         biases = jnp.split(bias, self.parts)
         parts = [y + trailing(b, y) for y, b in zip(parts, biases, strict=True)]
         return jnp.concatenate(parts, -1)
@@ -184,7 +185,7 @@ class Encoder(nn.Module):
             if rank == 3:
                 x = Dense(self.depth, self.precision, name=f"conv_{name}")(neighbourhoods(x))
                 x = NormAct(self.precision)(x)
-                tokens.append(x.reshape(*x.shape[:-3], -1))
+                tokens.append(rearrange(x, "... h w f -> ... (h w f)"))
             else:
                 x = symlog(accum(x)) if rank == 1 else accum(x)
                 flat.append(x.reshape(*x.shape[: x.ndim - rank], -1))

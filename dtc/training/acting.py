@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+import chex
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -86,6 +87,7 @@ def play(
     )
     acted = act_fn(learner, players.acting, seen, keys)
     executed = acted.action
+    chex.assert_shape(executed, seen.action.shape)  # [N] or [N, A]
     if algorithm.constrain is not None:
         executed = algorithm.constrain(learner, seen, executed)
     row = make_row(seen.timestep, acted, executed, machine)

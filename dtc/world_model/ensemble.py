@@ -9,6 +9,7 @@ import functools
 import operator
 from typing import NamedTuple
 
+import chex
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -157,6 +158,7 @@ def gradients(
     Args:
       batch: this device's transitions [n, ...].
     """
+    chex.assert_tree_shape_prefix(batch, batch.counts.shape)  # [n]
     (data, targets, counts_n) = mesh.gather(batch, "ensemble")
     reference = None if novelty.reference is None else novelty.reference(member, data)
     log_q = targets if reference is None else reference

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from einops import rearrange
 from jax import lax
 
 from dtc.config.sections import DreamConfig
@@ -53,12 +54,12 @@ def dream_step(
 
 def flatten(tree: PyTree) -> PyTree:
     """[a, b, ...] -> [a*b, ...]."""
-    return jax.tree.map(lambda x: x.reshape(x.shape[0] * x.shape[1], *x.shape[2:]), tree)
+    return jax.tree.map(lambda x: rearrange(x, "a b ... -> (a b) ..."), tree)
 
 
 def unflatten(tree: PyTree, size: int) -> PyTree:
     """[size*b, ...] -> [size, b, ...]: undoes `flatten`."""
-    return jax.tree.map(lambda x: x.reshape(size, -1, *x.shape[1:]), tree)
+    return jax.tree.map(lambda x: rearrange(x, "(a b) ... -> a b ...", a=size), tree)
 
 
 def dream_chunk(

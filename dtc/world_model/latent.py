@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from einops import rearrange
 
 from dtc.config.sections import RSSMConfig
 from dtc.core.nets import Precision
@@ -24,7 +25,12 @@ class Feature(NamedTuple):
 
 def flat_stoch(stoch: Array) -> Array:
     """[..., S, C] -> [..., S*C]."""
-    return stoch.reshape(*stoch.shape[:-2], -1)
+    return rearrange(stoch, "... s c -> ... (s c)")
+
+
+def split_classes(flat: Array, classes: int) -> Array:
+    """[..., S*C] -> [..., S, C]: undoes `flat_stoch`."""
+    return rearrange(flat, "... (s c) -> ... s c", c=classes)
 
 
 def one_hot(ids: Array, cfg: RSSMConfig, dtype: jnp.dtype) -> Array:

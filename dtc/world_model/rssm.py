@@ -12,6 +12,7 @@ among the observations arrive standardised, see core/normalizer.py.
 from collections.abc import Mapping
 from typing import NamedTuple
 
+import chex
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -32,7 +33,7 @@ from dtc.core.nets import (
 )
 from dtc.core.numerics import accum
 from dtc.core.types import Array, EnvSpec, Latent, PyTree
-from dtc.world_model.latent import Feature, flat_stoch, one_hot
+from dtc.world_model.latent import Feature, flat_stoch, one_hot, split_classes
 
 # Initial scale of the posterior's logits. At 1 the first codes are close to uniform noise and the
 # decoder learns to ignore them; at 4 they are nearly a hash of the observation from the start.
@@ -85,7 +86,7 @@ class Prior(nn.Module):
         c = self.cfg
         x = MLP(c.prior_layers, c.hidden, self.precision)(deter)
         x = Dense(c.groups * c.classes, self.precision, logits=True)(x)
-        return dist.unimix_logits(x.reshape(*x.shape[:-1], c.groups, c.classes), dist.UNIMIX)
+        return dist.unimix_logits(split_classes(x, c.classes), dist.UNIMIX)
 
 
 class Posterior(nn.Module):
@@ -112,7 +113,7 @@ class Posterior(nn.Module):
         c = self.cfg
         x = self.rest(self.mix(self.from_deter(deter) + embedded))
         x = self.out(x)
-        return dist.unimix_logits(x.reshape(*x.shape[:-1], c.groups, c.classes), dist.UNIMIX)
+        return dist.unimix_logits(split_classes(x, c.classes), dist.UNIMIX)
 
 
 class Trunk(nn.Module):
@@ -174,9 +175,10 @@ class Trunk(nn.Module):
         deter = jnp.zeros((*action.shape[:-1], self.cfg.deter), self.precision.compute)
         deter, _ = self.observe_step(deter, stoch, embedded, tokens)
         self.prior(deter)
-        shape = (*stoch.shape[:-1], self.cfg.groups, self.cfg.classes)
         compute = self.precision.compute
-        feature = Feature(deter.astype(compute), stoch.reshape(shape).astype(compute))
+        feature = Feature(
+            deter.astype(compute), split_classes(stoch, self.cfg.classes).astype(compute)
+        )
         self.heads(feature)
         self.decode(feature)
 
@@ -301,7 +303,7 @@ def observe(
         ids = dist.sample_categorical(uniform, lax.stop_gradient(log_post))
         drawn = one_hot(ids, cfg, log_post.dtype)
         sample = dist.straight_through(drawn, log_post)
-        return (deter, sample.reshape(*stoch.shape)), (
+        return (deter, flat_stoch(sample)), (
             deter,
             sample,
             ids.astype(jnp.uint8),
@@ -315,6 +317,9 @@ def observe(
         step, carry, (tokens_TBF, embedded_TBF, keep_TB1, uniform_TBS)
     )
     log_prior = trunk.apply({"params": params}, deter, method="log_prior")
+    dims = chex.Dimensions(D=cfg.deter, S=cfg.groups, C=cfg.classes)
+    dims["TB"] = first_TB.shape
+    chex.assert_shape([deter, stoch], [dims["TBD"], dims["TBSC"]])
     return Observed(deter, stoch, ids, log_post, log_prior)
 
 

@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+import chex
 import jax
 import jax.numpy as jnp
 
@@ -40,6 +41,7 @@ def sample(draws: Draws, learner: Learner, stored: Ring, agent: Agent) -> Batch:
         first = first.at[0].set(True)
         context = latent.zero_latent(first.shape[1], agent.model, agent.precision)
     encoded = rssm.encode_batch(agent.spec, rows.obs, 2)
+    chex.assert_tree_shape_prefix((rows, encoded), (agent.replay.length, ids_B.shape[0]))
     obs = normalizer.standardise(learner.normalizer, encoded)
     return Batch(rows, encoded, obs, actions[1:], actions[:-1], first, context, sampled)
 

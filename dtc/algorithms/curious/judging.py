@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from einops import rearrange
 from jax import lax
 from jax.sharding import Mesh, NamedSharding
 
@@ -82,7 +83,7 @@ def predict_episode(
     seen = rssm.encode_batch(agent.spec, trace.rows.obs, 2)
 
     def flat(x: Array) -> Array:
-        return accum(x).reshape(*x.shape[:2], -1)
+        return rearrange(accum(x), "t n ... -> t n (...)")
 
     def first(tree: PyTree) -> PyTree:
         return jax.tree.map(lambda x: x[:, 0], tree)
