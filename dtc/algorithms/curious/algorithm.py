@@ -4,7 +4,9 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from dtc.algorithms.curious import acting, agent, judging, learn
+from dtc.algorithms.curious import agent as static
+from dtc.algorithms.curious import judging, learn
+from dtc.algorithms.curious.acting import act_with, init_acting
 from dtc.algorithms.curious.agent import Agent, Learner
 from dtc.algorithms.curious.controls import NOVELTIES
 from dtc.core import mesh
@@ -17,39 +19,40 @@ from dtc.training.algorithm import Algorithm, Collected
 
 def make_agent(cfg: Any, spec: EnvSpec, precision: Precision) -> Agent:
     """The agent's static side, with the novelty or the control that the settings name."""
-    return agent.make(cfg, spec, precision, NOVELTIES[cfg.curiosity.novelty])
+    return static.make(cfg, spec, precision, NOVELTIES[cfg.curiosity.novelty])
 
 
 def make(cfg: Any, spec: EnvSpec, precision: Precision) -> Algorithm:
     """The algorithm of a checked `Config` (dtc/config) in an environment."""
-    a = make_agent(cfg, spec, precision)
+    agent = make_agent(cfg, spec, precision)
+    with_policy = partial(act_with, agent)
     same: Any = mesh.REPLICATED
     return Algorithm(
         name="curious",
-        init=partial(agent.init, agent=a),
-        init_acting=partial(acting.init_acting, agent=a),
-        act=acting.act_with(a, a.policies[0], greedy=False, averaged=False),
-        learn=partial(learn.learn, agent=a),
+        init=partial(static.init, agent=agent),
+        init_acting=partial(init_acting, agent=agent),
+        act=with_policy(agent.policies[0], greedy=False, averaged=False),
+        learn=partial(learn.learn, agent=agent),
         evaluated={
-            "greedy": acting.act_with(a, a.task, greedy=True, averaged=True),
-            "sampled": acting.act_with(a, a.task, greedy=False, averaged=True),
+            "greedy": with_policy(agent.task, greedy=True, averaged=True),
+            "sampled": with_policy(agent.task, greedy=False, averaged=True),
         },
-        specs=agent.specs(),
-        judge=partial(judging.judge, agent=a),
-        to_checkpoint=partial(agent.to_checkpoint, agent=a),
-        from_checkpoint=partial(agent.from_checkpoint, agent=a),
-        rates=partial(rates, a),
-        probes=partial(judging.make_probes, agent=a),
-        gradients=partial(gradients, agent=a),
+        specs=static.specs(),
+        judge=partial(judging.judge, agent=agent),
+        to_checkpoint=partial(static.to_checkpoint, agent=agent),
+        from_checkpoint=partial(static.from_checkpoint, agent=agent),
+        rates=partial(rates, agent=agent),
+        probes=partial(judging.make_probes, agent=agent),
+        gradients=partial(gradients, agent=agent),
         gradient_specs=learn.Gradients(same, mesh.MEMBERS, same, same),
     )
 
 
-def rates(a: Agent, metrics: Mapping[str, float]) -> dict[str, float]:
+def rates(metrics: Mapping[str, float], agent: Agent) -> dict[str, float]:
     """Steps an update, by the name of their rate."""
-    dreams = len(a.policies) * a.dream.starts
+    dreams = len(agent.policies) * agent.dream.starts
     return {
-        "replayed_steps/s": a.replay.batch * a.replay.length,
+        "replayed_steps/s": agent.replay.batch * agent.replay.length,
         "imagined_steps/s": dreams * float(metrics["curiosity/horizon"]),
     }
 
