@@ -32,7 +32,7 @@ from dtc.host.program import Program
 from dtc.host.reports.catalog import report_of
 from dtc.host.reports.report import Drawing
 from dtc.training.carrier import Carrier
-from dtc.training.trainer import Report
+from dtc.training.trainer import CallInfo
 
 
 @dataclass
@@ -84,7 +84,7 @@ class Call(NamedTuple):
 
     size: int  # iterations
     update: int  # updates done at its end
-    report: Report
+    info: CallInfo
 
 
 class Run:
@@ -108,7 +108,7 @@ class Run:
     def run(self, resume: bool) -> int:
         """Starts or resumes, trains, and leaves checkpoint, figures and summary behind."""
         self.checkpointer = checkpoint.Checkpointer(self.workdir, self.cfg)
-        self.progress = writers.Progress(self.goal, self.unit)
+        self.progress = writers.Progress(self.goal, self.unit, shown=self.report.shown)
         self.progress.log(self.message)
         carrier = self._resume() if resume else self._start()
         self.writer = writers.MetricsWriter(self.workdir, self.totals.update)
@@ -149,9 +149,9 @@ class Run:
             launched = None
             if size:
                 self._profile(self.totals.update)
-                carrier, report = train(carrier, jnp.int32(size))
+                carrier, info = train(carrier, jnp.int32(size))
                 self.totals.update += size * self.cfg.run.updates_per_collect
-                launched = Call(size, self.totals.update, report)
+                launched = Call(size, self.totals.update, info)
             if pending is not None:
                 self._log(pending)
             pending = launched
@@ -164,7 +164,9 @@ class Run:
         self._profile(None)
         return carrier
 
-    def _compile(self, carrier: Carrier) -> Callable[[Carrier, jax.Array], tuple[Carrier, Report]]:
+    def _compile(
+        self, carrier: Carrier
+    ) -> Callable[[Carrier, jax.Array], tuple[Carrier, CallInfo]]:
         """The train call, compiled before the clock starts."""
         begin = time.monotonic()
         train = self.program.train.lower(carrier, jnp.int32(0)).compile()
@@ -224,7 +226,7 @@ class Run:
 
     def _log(self, call: Call) -> None:
         """Waits for a call, adds it to the totals and writes its record."""
-        mean, collected = jax.device_get(call.report)
+        mean, collected = jax.device_get(call.info)
         now = time.monotonic()
         seconds, self.last_time = now - self.last_time, now
         env_steps = 0 if collected is None else round(float(collected.env_steps))

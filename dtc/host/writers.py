@@ -7,7 +7,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,13 +38,6 @@ class Shown(NamedTuple):
 SHOWN = (
     Shown("collect/return", "return", ".1f"),
     Shown("eval/return", "eval", ".1f"),
-    Shown("loss/trunk", "model", ".3g"),
-    Shown("loss/member", "members", ".3g"),
-    Shown("task/loss/actor", "actor", ".2g"),
-    Shown("task/loss/critic_extrinsic", "critic", ".3g"),
-    Shown("curiosity/novelty", "novelty", ".3f"),
-    Shown("curiosity/boredom", "boredom", ".2f"),
-    Shown("curiosity/horizon", "horizon", ".0f"),
 )
 
 
@@ -153,12 +146,19 @@ def _add_event(events: Any, record: Record) -> None:
 class Progress:
     """One live line on a terminal, one plain line a log step elsewhere."""
 
-    def __init__(self, goal: int, unit: str, console: Console | None = None):
+    def __init__(
+        self,
+        goal: int,
+        unit: str,
+        console: Console | None = None,
+        shown: Sequence[Shown] = (),
+    ):
         """Args:
         goal: total of the record's field `unit` at the end of the run.
         unit: env_steps or update.
+        shown: metrics of the algorithm in the line, after the returns.
         """
-        self.goal, self.unit = goal, unit
+        self.goal, self.unit, self.shown = goal, unit, (*SHOWN, *shown)
         self.console = console or Console(highlight=False, quiet=jax.process_index() != 0)
         self.start: tuple[float, int] | None = None  # seconds and units done at the first record
         self.live: Live | None = None
@@ -168,7 +168,7 @@ class Progress:
 
     def update(self, record: Mapping[str, Any]) -> None:
         """Shows a log step."""
-        text = progress_line(record, self.goal, self.unit, self._seconds_left(record))
+        text = self._line(record)
         if self.live is not None:
             self.live.update(Text(text, style="cyan"), refresh=True)
         else:
@@ -184,27 +184,25 @@ class Progress:
             self.live.stop()
             self.live = None
 
+    def _line(self, record: Mapping[str, Any]) -> str:
+        """The log step in one line: how far, how well, how fast, how long."""
+        share, left = min(record[self.unit] / self.goal, 1.0), self._seconds_left(record)
+        total = {self.unit: f"/{short(self.goal)}"}
+        parts = [f"{share:4.0%}"]
+        parts += [f"{short(record['env_steps'])}{total.get('env_steps', '')} env steps"]
+        parts += [f"{short(record['update'])}{total.get('update', '')} updates"]
+        shown = [s for s in self.shown if _has(record, s.metric)]
+        parts += [f"{s.label} {record[s.metric]:{s.format}}" for s in shown]
+        parts += [f"{short(record[rate])} {rate}" for rate in RATES if _has(record, rate)]
+        parts += [f"{clock(left)} left"] if left is not None else []
+        return "  ".join(parts)
+
     def _seconds_left(self, record: Mapping[str, Any]) -> float | None:
         done, seconds = record[self.unit], record["seconds"]
         if self.start is None:
             self.start = (seconds, done)
         elapsed, progress = seconds - self.start[0], done - self.start[1]
         return elapsed / progress * max(self.goal - done, 0) if progress > 0 else None
-
-
-def progress_line(
-    record: Mapping[str, Any], goal: int, unit: str, seconds_left: float | None
-) -> str:
-    """The log step in one line: how far, how well, how fast, how long."""
-    share = min(record[unit] / goal, 1.0)
-    total = {unit: f"/{short(goal)}"}
-    parts = [f"{share:4.0%}"]
-    parts += [f"{short(record['env_steps'])}{total.get('env_steps', '')} env steps"]
-    parts += [f"{short(record['update'])}{total.get('update', '')} updates"]
-    parts += [f"{s.label} {record[s.metric]:{s.format}}" for s in SHOWN if _has(record, s.metric)]
-    parts += [f"{short(record[rate])} {rate}" for rate in RATES if _has(record, rate)]
-    parts += [f"{clock(seconds_left)} left"] if seconds_left is not None else []
-    return "  ".join(parts)
 
 
 def _has(record: Mapping[str, Any], name: str) -> bool:

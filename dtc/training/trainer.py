@@ -26,7 +26,7 @@ from dtc.training.algorithm import Acted, ActFn, ActKeys, Collected, Seen
 from dtc.training.carrier import Carrier, Machine, specs
 
 
-class Report(NamedTuple):
+class CallInfo(NamedTuple):
     """What leaves the device after a call: replicated float32 scalars."""
 
     mean: Metrics  # over the updates of the call
@@ -88,21 +88,21 @@ def learn(
     return carrier, jax.tree.map(lambda x: x.mean(0), scalars)
 
 
-def iteration(carrier: Carrier, machine: Machine) -> tuple[Carrier, Report]:
+def iteration(carrier: Carrier, machine: Machine) -> tuple[Carrier, CallInfo]:
     """R environment steps, then G updates; updates alone where the machine runs no environments."""
     collected, info = None, None
     if machine.collect_steps:
         carrier, collected, info = collect(carrier, machine)
     carrier, mean = learn(carrier, collected, machine)
-    return carrier, Report(mean, mesh.psum(info, *mesh.AXES))
+    return carrier, CallInfo(mean, mesh.psum(info, *mesh.AXES))
 
 
-def train(carrier: Carrier, num_iterations: Array, machine: Machine) -> tuple[Carrier, Report]:
+def train(carrier: Carrier, num_iterations: Array, machine: Machine) -> tuple[Carrier, CallInfo]:
     """`num_iterations` iterations; one compile whatever their number."""
     shapes = jax.eval_shape(lambda c: iteration(c, machine)[1], carrier)
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
 
-    def body(_: Array, state: tuple[Carrier, Report]) -> tuple[Carrier, Report]:
+    def body(_: Array, state: tuple[Carrier, CallInfo]) -> tuple[Carrier, CallInfo]:
         carrier, total = state
         carrier, new = iteration(carrier, machine)
         return carrier, jax.tree.map(jnp.add, total, new)

@@ -15,6 +15,7 @@ from dtc.host.figures import curves, episode, film, heatmaps
 from dtc.host.health import Record
 from dtc.host.program import Program
 from dtc.host.reports.report import Drawing, Report
+from dtc.host.writers import Shown
 from dtc.training.carrier import Carrier
 
 # What is healthy: all runs on the tasks of the catalog keep well away from these.
@@ -24,6 +25,15 @@ DISTANCE = 0.1  # least distance of members, in norms: unrelated ones have 1.1 t
 SALIENCE = 0.05  # least entropy of the salience weights, in that of equal weights
 BIAS = 0.9  # largest error of the critic, in realised returns
 
+SHOWN = (
+    Shown("loss/trunk", "model", ".3g"),
+    Shown("loss/member", "members", ".3g"),
+    Shown("task/loss/actor", "actor", ".2g"),
+    Shown("task/loss/critic_extrinsic", "critic", ".3g"),
+    Shown("curiosity/novelty", "novelty", ".3f"),
+    Shown("curiosity/boredom", "boredom", ".2f"),
+    Shown("curiosity/horizon", "horizon", ".0f"),
+)
 SHOWN_STEPS = 64  # of the episode in the picture of a dream
 SALIENCE_TITLE = "What the task policy pools: weights of the tokens over an episode"
 
@@ -32,6 +42,7 @@ def make(program: Program) -> Report:
     """The report of a program whose algorithm is the curious agent."""
     most = limits(program)
     return Report(
+        shown=SHOWN,
         signs={
             "kl": kl_near_zero,
             "entropy": partial(entropy_collapse, limits=most),

@@ -9,6 +9,7 @@ from PIL import Image
 
 from dtc.host.health import Sign
 from dtc.host.program import Program
+from dtc.host.writers import Shown
 from dtc.training.carrier import Carrier
 
 
@@ -31,6 +32,7 @@ class Report(NamedTuple):
     """What the host does for one algorithm. All have defaults that do nothing."""
 
     signs: Mapping[str, Sign] = {}
+    shown: tuple[Shown, ...] = ()  # in the progress line, after the returns
     # (program, carrier) -> figures that join an evaluation record; every process calls it
     measure: Callable[[Program, Carrier], dict[str, float]] = nothing
     # (program, carrier, evaluation number) -> what `draw` needs; every process calls it
