@@ -167,9 +167,6 @@ class CuriosityConfig:
     boredom_down: float = setting(
         1 / 200, SHARE, unit="per update", help="fall of boredom otherwise"
     )
-    hysteresis: float = setting(
-        0.05, BELOW_ONE, help="how far beyond an edge boredom changes the horizon"
-    )
 
 
 @dataclass(frozen=True)
