@@ -24,21 +24,23 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from dtc.algorithms.curious.agent import Agent
+from dtc.algorithms.curious.acting import observe
+from dtc.algorithms.curious.agent import Agent, Learner
+from dtc.algorithms.curious.algorithm import make_agent
 from dtc.config.settings import ConfigError, MeshConfig
 from dtc.core import distributions as dist
-from dtc.core import mesh
-from dtc.core.types import Array, Key, Latent, PyTree
-from dtc.curiosity import intrinsic
-from dtc.data import replay
+from dtc.core import mesh, normalizer
+from dtc.core.types import Array, Latent, PyTree
+from dtc.curiosity.novelty import jsd
+from dtc.data import ring
 from dtc.envs import vector
 from dtc.envs.feeder import COLLECT
 from dtc.host import command, writers
 from dtc.host.program import Program
-from dtc.training import acting, evaluation, trainer
-from dtc.training.acting import ActorState
-from dtc.training.evaluation import PURPOSES
-from dtc.training.trainer import Carrier
+from dtc.training import acting, trainer
+from dtc.training.acting import EVALUATE, Players
+from dtc.training.algorithm import Acted, ActFn, ActKeys, Seen
+from dtc.training.carrier import Carrier, Machine, specs
 from dtc.world_model import ensemble, rssm
 from dtc.world_model.ensemble import Transitions
 
@@ -115,34 +117,54 @@ class Functions(NamedTuple):
 
 def make(program: Program) -> Functions:
     """The functions of a program's agent on its mesh."""
-    a, carrier, one = program.agent, trainer.specs(program.agent), mesh.REPLICATED
-    shard = partial(trainer.sharded, on=program.mesh)
+    machine, one = program.machine, mesh.REPLICATED
+    agent = make_agent(program.cfg, machine.env.spec, program.precision)
+    carrier, shard = specs(machine), partial(mesh.sharded, on=program.mesh)
+    fill = partial(_fill, machine=machine, agent=agent)
+    learn = partial(_learn, machine=machine)
+    score = partial(_score, machine=machine, agent=agent)
     return Functions(
-        shard(partial(_fill, a=a), in_specs=(carrier, one), out_specs=carrier),
-        shard(partial(_learn, a=a), in_specs=(carrier,), out_specs=(carrier, one), donate=(0,)),
-        shard(partial(_score, a=a), in_specs=(carrier,), out_specs=mesh.SHARDED_TIME_MAJOR),
+        shard(fill, in_specs=(carrier, one), out_specs=carrier),
+        shard(learn, in_specs=(carrier,), out_specs=(carrier, one), donate=(0,)),
+        shard(score, in_specs=(carrier,), out_specs=mesh.SHARDED_TIME_MAJOR),
     )
 
 
-def walk(latent: Latent, mask: Array | None, keys: Key) -> Array:
-    """A policy of uniform draws from all actions but COLLECT, the last of them."""
-    return jax.vmap(lambda key: jax.random.randint(key, (), 0, COLLECT, jnp.int32))(keys)
+def walker(agent: Agent) -> ActFn:
+    """Acts by uniform draws from all actions but COLLECT, the last of them."""
+
+    def act(learner: Learner, acting: Latent, seen: Seen, keys: ActKeys) -> Acted:
+        after = observe(learner, acting, seen, keys.state, agent)
+        draw = partial(jax.random.randint, shape=(), minval=0, maxval=COLLECT, dtype=jnp.int32)
+        return Acted(after, jax.vmap(draw)(keys.policy), latent=after)
+
+    return act
 
 
-def _fill(carrier: Carrier, rows: Array, a: Agent) -> Carrier:
-    """The carrier with nothing in its replay but so many rows of walks; the prefill collects."""
-    num_local = a.num_envs // mesh.num_devices()
-    ids = mesh.global_ids(num_local)
-    actor = acting.init(carrier.root, ids, a.env, a.trunk, a.vector, calls=1 << 20)
-    start = carrier._replace(actor=actor, replay=replay.init(num_local, a.replay, a.codecs))
-    rounds = rows // a.collect_steps
-    return lax.fori_loop(0, rounds, lambda _, c: trainer.collect(c, a, walk)[0], start)
+def _fill(carrier: Carrier, rows: Array, machine: Machine, agent: Agent) -> Carrier:
+    """The carrier with nothing in its ring but so many rows of walks; the prefill collects."""
+    num_local = machine.num_envs // mesh.num_devices()
+    ids, layout = mesh.global_ids(num_local), machine.layout
+    players = acting.start(carrier.root, ids, machine, acting.COLLECT, calls=1 << 20)
+    assert layout is not None
+    start = carrier._replace(
+        acting=players.acting,
+        episodes=players.episodes,
+        replay=ring.init(num_local, machine.slots, layout),
+    )
+    walk, rounds = walker(agent), rows // machine.collect_steps
+    return lax.fori_loop(0, rounds, lambda _, c: trainer.collect(c, machine, walk)[0], start)
 
 
-def _learn(carrier: Carrier, a: Agent) -> tuple[Carrier, Array]:
-    """CHUNK updates on what the replay holds, and the mean novelty of what they replayed."""
-    carrier, scalars = lax.scan(lambda c, _: trainer.update(c, a), carrier, length=CHUNK)
-    return carrier, scalars["curiosity/novelty_replay"].mean()
+def _learn(carrier: Carrier, machine: Machine) -> tuple[Carrier, Array]:
+    """CHUNK updates on what the ring holds, and the mean novelty of what they replayed."""
+
+    def update(carrier: Carrier, _: None) -> tuple[Carrier, Array]:
+        after, scalars = trainer.learn(carrier, None, machine)
+        return after, scalars["curiosity/novelty_replay"]
+
+    carrier, novelty = lax.scan(update, carrier, length=CHUNK)
+    return carrier, novelty.mean()
 
 
 class Scores(NamedTuple):
@@ -153,49 +175,60 @@ class Scores(NamedTuple):
     error: Array  # KL(q(z') || mean_k p_k), nats
 
 
-def _score(carrier: Carrier, a: Agent) -> tuple[Scores, Scores]:
+class Steps(NamedTuple):
+    """Actions, and what was seen after them, [T, N, ...]."""
+
+    action: Array
+    obs: PyTree
+
+
+def _score(carrier: Carrier, machine: Machine, agent: Agent) -> tuple[Scores, Scores]:
     """Of every step of fresh walks, and of collecting in the same states."""
     ids, root = mesh.global_ids(HELD_OUT // mesh.num_devices()), carrier.root
-    start = acting.init(root, ids, a.env, a.trunk, evaluation.EVAL, calls=1 << 20)
+    env, walk = machine.env, walker(agent)
+    start = acting.start(root, ids, machine, EVALUATE, calls=1 << 20)
 
-    def step(state: ActorState, _: None) -> tuple[ActorState, tuple]:
-        after, row, latent = acting.act(
-            root, state, carrier.params.trunk, walk, a.env, a.trunk, evaluation.EVAL, PURPOSES
-        )
-        collect = jnp.full_like(row.action, COLLECT)
-        instead = vector.step(root, state.env, collect, a.env, evaluation.EVAL)[1]
-        return after, (latent, (row.action, after.timestep.obs), (collect, instead.obs))
+    def step(players: Players, _: None) -> tuple[Players, tuple[PyTree, Steps, Steps]]:
+        after, played = acting.play(root, carrier.learner, players, walk, machine, EVALUATE)
+        tried = Steps(played.row.action, after.episodes.timestep.obs)
+        collect = jnp.full_like(played.row.action, COLLECT)
+        before = players.episodes.env
+        instead = vector.step(root, before, collect, env, EVALUATE.vector)[1]
+        return after, (played.latent, tried, Steps(collect, instead.obs))
 
-    _, (latent, tried, untried) = lax.scan(step, start, length=a.env.spec.max_steps)
-    return _score_steps(latent, tried, carrier, a), _score_steps(latent, untried, carrier, a)
+    _, (latent, tried, untried) = lax.scan(step, start, length=env.spec.max_steps)
+    learner: Learner = carrier.learner
+    return (
+        _score_steps(latent, tried, learner, agent),
+        _score_steps(latent, untried, learner, agent),
+    )
 
 
-def _score_steps(
-    latent_TN: Latent, steps_TN: tuple[Array, PyTree], carrier: Carrier, a: Agent
-) -> Scores:
+def _score_steps(latent_TN: Latent, steps: Steps, learner: Learner, agent: Agent) -> Scores:
     """Of actions taken in latents, each with what was seen after it."""
-    action_TN, obs_TN = steps_TN
     flat = partial(jax.tree.map, lambda x: x.reshape(-1, *x.shape[2:]))
-    latent, obs = flat(latent_TN), rssm.encode_batch(a.env.spec, flat(obs_TN), 1)
-    action = rssm.network_action(flat(action_TN), a.env.spec, a.precision.compute)
-    log_p = ensemble.predict(a.member, carrier.params.members, Transitions(latent, action))
+    latent, obs = flat(latent_TN), rssm.encode_batch(agent.spec, flat(steps.obs), 1)
+    obs = normalizer.standardise(learner.normalizer, obs)
+    action = agent.action_input(flat(steps.action))
+    log_p = ensemble.predict(agent.member, learner.params.members, Transitions(latent, action))
     one_step = partial(jax.tree.map, lambda x: x[None])
+    num = action.shape[0]
     seen = rssm.observe(
-        a.trunk,
-        carrier.params.trunk,
+        agent.trunk,
+        learner.params.trunk,
         one_step(obs),
         action[None],
-        jnp.zeros((1, action.shape[0]), bool),
+        jnp.zeros((1, num), bool),
         latent,
-        mesh.vary(jnp.zeros((1, action.shape[0], a.model.groups))),  # no code is drawn from
+        mesh.vary(jnp.zeros((1, num, agent.model.groups))),  # no code is drawn from
     )
     prob_EnSC = jnp.exp(log_p)
     scores = Scores(
-        novelty=intrinsic.jsd(prob_EnSC),
+        novelty=jsd(prob_EnSC),
         std=jnp.std(prob_EnSC, 0).mean((-2, -1)),
         error=dist.categorical_kl(seen.log_post[0], jnp.log(prob_EnSC.mean(0))).sum(-1),
     )
-    return jax.tree.map(lambda x: x.reshape(action_TN.shape), scores)
+    return jax.tree.map(lambda x: x.reshape(steps.action.shape), scores)
 
 
 def ranks(tried: Scores, untried: Scores) -> Figures:

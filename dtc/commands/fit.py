@@ -154,17 +154,11 @@ def memory(compiled: Any, kind: str) -> dict[str, int]:
 
 def carrier_parts(shapes: Carrier) -> dict[str, int]:
     """Bytes a device of the carrier's parts."""
-    parts = {
-        "replay rows": shapes.replay.rows,
-        "replay latents": shapes.replay.latents,
-        "environments": (shapes.actor, shapes.episodes),
-        "trunk": shapes.params.trunk,
-        "members": shapes.params.members,
-        "behaviour": shapes.params.behaviour,
-        "slow critics": shapes.slow,
-        "averaged behaviour": shapes.average,
-        "optimiser": shapes.opt,
-    }
+    stored, learner = shapes.replay, shapes.learner
+    parts: dict[str, PyTree] = {"environments": (shapes.acting, shapes.episodes)}
+    if stored is not None:
+        parts |= {"replay rows": stored.rows, "replay latents": stored.latents}
+    parts |= learner._asdict() if hasattr(learner, "_asdict") else {"learner": learner}
     return {name: _device_bytes(tree) for name, tree in parts.items()}
 
 

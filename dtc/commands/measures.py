@@ -1,5 +1,6 @@
 """Figures of finished runs, from their metrics and from the rows in their replay."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from dtc.config import settings as config
 from dtc.core.types import Environment, Key, PyTree, Row, TimeStep
-from dtc.data import replay
+from dtc.data import ring
 from dtc.envs import catalog, vector
 from dtc.envs import keydoor as rooms
 from dtc.host import saved, writers
@@ -40,8 +41,9 @@ def rows_of(workdir: Path) -> Row:
     The whole run where `replay.slots` x `env.num_envs` is at least its calls.
     """
     cfg = config.on_devices(saved.settings(workdir), 1)
-    program, carrier, _ = saved.restore(workdir, cfg)
-    rows, _ = replay.history(carrier.replay, program.agent.codecs)
+    stored = saved.restore(workdir, cfg).carrier.replay
+    assert stored is not None, "this algorithm keeps no rows"
+    rows, _ = ring.history(dataclasses.replace(stored, latents=None))
     return jax.tree.map(np.asarray, rows)
 
 

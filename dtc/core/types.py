@@ -22,7 +22,10 @@ PyTree = Any
 
 
 class Purpose(enum.IntEnum):
-    """What a random draw is for. With a global id and a step it names one draw of the whole run."""
+    """What a random draw is for. With a global id and a step it names one draw of the whole run.
+
+    A value is never renumbered, nor used again where its purpose is gone: it reproduces runs.
+    """
 
     MODEL_INIT = 0
     MEMBER_INIT = 1  # id: global member
@@ -35,7 +38,7 @@ class Purpose(enum.IntEnum):
     OBSERVE = 8  # id: global sample, step: update
     DREAM_START = 9  # id: global sample, step: update
     DREAM = 10  # id: global start (+ starts x policy), step: update
-    # 11 was the members' data masks.
+    # 11 was the members' share of the data.
     EVAL_RESET = 12  # id: global evaluation environment, step: evaluation
     EVAL_STEP = 13
     EVAL_LATENT = 14

@@ -23,6 +23,7 @@ from jax.experimental import multihost_utils
 from dtc.config import settings as config
 from dtc.config.settings import Config, ConfigError
 from dtc.core.types import Array, PyTree
+from dtc.host import formats
 
 log = logging.getLogger("dtc")
 
@@ -63,6 +64,7 @@ class Checkpointer:
         """
         self.check()
         proof: dict[str, Any] = {
+            "format": formats.CHECKPOINT,
             "run": dict(meta),
             "config": config.to_dict(self.cfg),
             "leaves": describe(carrier),
@@ -118,12 +120,13 @@ class Checkpointer:
         meta = _together(lambda: self.manager.restore(step, args=args)["meta"])
         if meta.pop("digest", None) != _digest(meta):
             raise DamagedError("its metadata changed on disk")
+        formats.check(self.directory, meta.get("format"), formats.CHECKPOINT)
         self._check_structure(meta, target)
         args = ocp.args.Composite(carrier=ocp.args.StandardRestore(_not_empty(target)))
         arrays = _together(lambda: self.manager.restore(step, args=args)["carrier"])
         carrier = _with_empty(arrays, target)
-        found, written = fingerprint(carrier), meta["fingerprint"]
-        changed = [path for path in written if written[path] != found[path]]
+        read, written = fingerprint(carrier), meta["fingerprint"]
+        changed = [path for path in written if written[path] != read[path]]
         if changed:
             raise DamagedError(f"{len(changed)} of its arrays changed on disk, {changed[0]} first")
         return Restored(step, carrier, meta["run"])

@@ -26,7 +26,7 @@ def precision(cfg: Config, platform: str) -> Precision:
     return Precision(jnp.dtype(compute), jnp.dtype(cfg.precision.param))
 
 
-def make_machine(cfg: Config, platform: str) -> Machine:
+def make_machine(cfg: Config, dtypes: Precision) -> Machine:
     """The machine of the settings, with their environment and their algorithm."""
     if "float64" in (cfg.precision.compute, cfg.precision.param):
         jax.config.update("jax_enable_x64", True)
@@ -39,9 +39,7 @@ def make_machine(cfg: Config, platform: str) -> Machine:
         updates_per_collect=cfg.run.updates_per_collect,
         slots=cfg.replay.slots,
         has_latents=cfg.replay.latents,
-        algorithm=ALGORITHMS[getattr(getattr(cfg, "algorithm", None), "name", "curious")](
-            cfg, env.spec, precision(cfg, platform)
-        ),
+        algorithm=make(cfg, env.spec, dtypes),
     )
 
 
@@ -52,7 +50,8 @@ class Program:
         """Without `on` the mesh is made of the devices of this run."""
         self.cfg = cfg
         self.mesh = mesh.make_mesh(cfg.mesh.data, cfg.mesh.ensemble) if on is None else on
-        m = make_machine(cfg, self.mesh.devices.flat[0].platform)
+        self.precision = precision(cfg, self.mesh.devices.flat[0].platform)
+        m = make_machine(cfg, self.precision)
         num = cfg.run.eval_episodes
         self.machine = m
         self.init = trainer.make_init(m, self.mesh)

@@ -7,12 +7,9 @@ from typing import NamedTuple
 
 from dtc.config import settings as config
 from dtc.config.settings import Config, ConfigError, MeshConfig
-from dtc.host import checkpoint
+from dtc.host import checkpoint, formats
 from dtc.host.program import Program
-from dtc.host.writers import CONFIG_FORMAT
 from dtc.training.carrier import Carrier
-
-BEFORE_FORMATS = "c01ea1d"  # the last commit that reads a config.json without a format
 
 
 class Saved(NamedTuple):
@@ -37,13 +34,7 @@ def settings(workdir: Path) -> Config:
     except json.JSONDecodeError as error:
         raise ConfigError(f"{path} is no JSON: {error}. Name another run directory.") from error
     number = tree.pop("format", None) if isinstance(tree, dict) else None
-    if number is None:
-        raise ConfigError(
-            f"{path} has no format. Use commit {BEFORE_FORMATS}, the last to read it."
-        )
-    if number != CONFIG_FORMAT:
-        rule = f"is not {CONFIG_FORMAT}, the only one this code reads"
-        raise ConfigError(f"{path}: format={number} {rule}. Use the code that wrote it.")
+    formats.check(path, number, formats.CONFIG)
     for name in sorted(config.flat(tree).keys() ^ config.declarations().keys()):
         differs = "lacks" if name in config.declarations() else "has"
         raise ConfigError(f"{path} {differs} {name}, unlike this code. Use the code that wrote it.")

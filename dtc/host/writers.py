@@ -19,11 +19,11 @@ from rich.text import Text
 
 from dtc.config import settings as config
 from dtc.config.settings import Config
+from dtc.host import formats
 
 Record = dict[str, Any]  # one log step: `update`, `env_steps`, `seconds` and metrics by name
 
 METRICS = "metrics.jsonl"
-CONFIG_FORMAT = 1  # of config.json: another one where old settings mean or are something else
 RATES = ("env_steps/s", "replayed_steps/s", "imagined_steps/s", "updates/s")
 
 
@@ -52,7 +52,7 @@ def write_config(workdir: Path, cfg: Config) -> None:
     """Writes config.json, the resolved settings; `saved.settings` reads it."""
     if jax.process_index() == 0:
         workdir.mkdir(parents=True, exist_ok=True)
-        text = json.dumps({"format": CONFIG_FORMAT} | config.to_dict(cfg), indent=2)
+        text = json.dumps({"format": formats.CONFIG} | config.to_dict(cfg), indent=2)
         (workdir / "config.json").write_text(text + "\n")
 
 

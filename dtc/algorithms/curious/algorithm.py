@@ -15,9 +15,14 @@ from dtc.data.ring import Ring
 from dtc.training.algorithm import Algorithm, Collected
 
 
+def make_agent(cfg: Any, spec: EnvSpec, precision: Precision) -> Agent:
+    """The agent's static side, with the novelty or the control that the settings name."""
+    return agent.make(cfg, spec, precision, NOVELTIES[cfg.curiosity.novelty])
+
+
 def make(cfg: Any, spec: EnvSpec, precision: Precision) -> Algorithm:
     """The algorithm of a checked `Config` (dtc/config) in an environment."""
-    a = agent.make(cfg, spec, precision, NOVELTIES[cfg.curiosity.novelty])
+    a = make_agent(cfg, spec, precision)
     same: Any = mesh.REPLICATED
     return Algorithm(
         name="curious",

@@ -139,7 +139,7 @@ def learn(
     """One gradient step of everything, then competence, boredom and the refreshed latents."""
     assert stored is not None
     grads, info = gradients(draws, learner, stored, agent)
-    params, opt, norms = apply_gradients(draws.update, learner, grads, agent)
+    params, opt, norms = apply_gradients(learner, grads, agent)
     scalars = with_shares(metrics.reduce(info.scalars), agent)
     curiosity, curious = drive.update(
         learner.curiosity,
@@ -185,7 +185,7 @@ def write_back(stored: Ring, info: UpdateInfo, agent: Agent) -> Ring:
 
 
 def apply_gradients(
-    update: Array, learner: Learner, grads: Gradients, agent: Agent
+    learner: Learner, grads: Gradients, agent: Agent
 ) -> tuple[Params, OptState, Metrics]:
     """Clips and steps trunk, behaviour and, each on its own, the members."""
     tx, params, opt = optimizers(agent), learner.params, learner.opt

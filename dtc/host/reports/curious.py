@@ -7,10 +7,11 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from PIL import Image
 
 from dtc.algorithms.curious.judging import CONTEXT
 from dtc.host import maps
-from dtc.host.figures import curves, episode, heatmaps
+from dtc.host.figures import curves, episode, film, heatmaps
 from dtc.host.health import Record
 from dtc.host.program import Program
 from dtc.host.reports.report import Drawing, Report
@@ -40,6 +41,7 @@ def make(program: Program) -> Report:
         },
         measure=measure,
         probe=probe,
+        film=film_of_episode,
         draw=draw,
     )
 
@@ -118,6 +120,11 @@ def measure(program: Program, carrier: Carrier) -> dict[str, float]:
 def probe(program: Program, carrier: Carrier, index: jax.Array) -> Any:
     """One greedy episode beside the model's open-loop prediction of it, on the host."""
     return jax.device_get(program.probes["open_loop"](carrier.root, carrier.learner, index))
+
+
+def film_of_episode(program: Program, carrier: Carrier, index: jax.Array) -> Sequence[Image.Image]:
+    """What was seen in a greedy episode beside the model's open-loop prediction of it."""
+    return film.film(probe(program, carrier, index))
 
 
 def draw(program: Program, drawing: Drawing) -> Sequence[str]:

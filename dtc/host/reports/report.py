@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+from PIL import Image
 
 from dtc.host.health import Sign
 from dtc.host.program import Program
@@ -34,5 +35,7 @@ class Report(NamedTuple):
     measure: Callable[[Program, Carrier], dict[str, float]] = nothing
     # (program, carrier, evaluation number) -> what `draw` needs; every process calls it
     probe: Callable[[Program, Carrier, jax.Array], Any] = nothing
+    # (program, carrier, evaluation number) -> frames of an episode; every process calls it
+    film: Callable[[Program, Carrier, jax.Array], Sequence[Image.Image]] = nothing
     # Writes pictures; process 0 alone. Returns lines for the log.
     draw: Callable[[Program, Drawing], Sequence[str]] = nothing
