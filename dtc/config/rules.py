@@ -102,10 +102,6 @@ def _check_curiosity(cfg: Config) -> None:
     if slow >= fast:
         rule = f"is not below curiosity.fast_rate={fast}"
         refuse("curiosity.slow_rate", slow, rule, fast / 20)
-    num, hysteresis = len(cfg.dream.horizons), cfg.curiosity.hysteresis
-    if hysteresis >= 1 / num:
-        rule = f"is not below 1 / {num} (the distance of the edges of {num} dream.horizons)"
-        refuse("curiosity.hysteresis", hysteresis, rule, 1 / (4 * num))
 
 
 def _check_dream(cfg: Config) -> None:

@@ -119,18 +119,7 @@ class RSSMConfig:
     encoder_layers: int = setting(3, COUNT, help="hidden layers of the encoder")
     decoder_layers: int = setting(3, COUNT, help="hidden layers of the decoder")
     prior_layers: int = setting(2, COUNT, help="hidden layers of the prior")
-    posterior_layers: int = setting(1, COUNT, help="hidden layers of the posterior")
-    head_layers: int = setting(
-        1, COUNT, help="hidden layers of the reward, continue and mask heads"
-    )
     dyn_free_nats: float = setting(1.0, NATURAL, unit="nats", help="a smaller KL trains no prior")
-    rep_free_nats: float = setting(
-        1.0, NATURAL, unit="nats", help="a smaller KL trains no posterior"
-    )
-    dyn_scale: float = setting(1.0, NATURAL, help="weight of the KL that trains the prior")
-    rep_scale: float = setting(0.1, NATURAL, help="weight of the KL that trains the posterior")
-    value_scale: float = setting(0.3, NATURAL, help="weight of the replay-value loss")
-    value_grad: bool = setting(True, help="the replay-value loss shapes the trunk")
     standardise: bool = setting(
         True, help="vector observations are standardised by running moments; DreamerV3 does not"
     )
@@ -177,9 +166,6 @@ class CuriosityConfig:
     )
     boredom_down: float = setting(
         1 / 200, SHARE, unit="per update", help="fall of boredom otherwise"
-    )
-    hysteresis: float = setting(
-        0.05, BELOW_ONE, help="how far beyond an edge boredom changes the horizon"
     )
 
 

@@ -8,6 +8,9 @@ from dtc.config.sections import CuriosityConfig
 from dtc.core.numerics import accum, ema_from_start
 from dtc.core.types import Array
 
+# How far beyond an edge boredom changes the horizon; at most half the distance of two edges.
+HYSTERESIS = 0.05
+
 
 class CuriosityState(NamedTuple):
     """What the next update needs; replicated."""
@@ -53,7 +56,8 @@ def update(
     is_boring = jnp.abs(progress) < cfg.threshold
     drift = jnp.where(is_boring, cfg.boredom_up, -cfg.boredom_down).astype(dtype)
     boredom = jnp.clip(state.boredom + jnp.where(t > cfg.warmup, drift, 0), 0, 1)
-    bucket = horizon_bucket(state.bucket, boredom, num_buckets, cfg.hysteresis)
+    hysteresis = min(HYSTERESIS, 0.5 / num_buckets)
+    bucket = horizon_bucket(state.bucket, boredom, num_buckets, hysteresis)
     competence, surprise = jnp.maximum(progress, 0), jnp.maximum(-progress, 0)
     info = CuriosityInfo(accum(novelty), competence, surprise, boredom, bucket)
     return CuriosityState(fast, slow, t, boredom, bucket), info

@@ -6,12 +6,15 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from dtc.config.sections import RSSMConfig
 from dtc.core import distributions as dist
 from dtc.core.numerics import accum, symexp, symlog
 from dtc.core.types import Array, PyTree, Row
 from dtc.world_model.latent import Feature
 from dtc.world_model.rssm import Observed, Trunk, vector_sizes
+
+# DreamerV3's constants (Hafner et al. 2023).
+REP_FREE_NATS = 1.0  # a smaller KL trains no posterior
+REP_SCALE = 0.1  # weight of the KL that trains the posterior
 
 
 def losses(
@@ -19,7 +22,7 @@ def losses(
 ) -> dict[str, Array]:
     """Each loss term [T, B], unscaled: dyn, rep, reward, cont, (mask) and one a leaf of obs.
 
-    dyn = max(free, KL(sg q || p)),  rep = max(free', KL(q || sg p)), nats summed over groups.
+    dyn = max(free, KL(sg q || p)),  rep = max(1, KL(q || sg p)), nats summed over groups.
 
     Args:
       obs: encoded, standardised observations [T, B, ...].
@@ -29,7 +32,7 @@ def losses(
     reward, cont, mask = trunk.apply({"params": params}, feature, method="heads")
     out = {
         "dyn": kl(sg(seen.log_post), seen.log_prior, cfg.dyn_free_nats),
-        "rep": kl(seen.log_post, sg(seen.log_prior), cfg.rep_free_nats),
+        "rep": kl(seen.log_post, sg(seen.log_prior), REP_FREE_NATS),
         "reward": dist.twohot_loss(reward, rows.reward, dist.twohot_bins(cfg.bins)),
         "cont": -dist.bernoulli_log_prob(cont, ~rows.terminated),
     }
@@ -61,8 +64,8 @@ def reconstruction(decoded: Array, target: Array, rank: int) -> Array:
     return cross_entropy.sum(tuple(range(cross_entropy.ndim - rank + 1, cross_entropy.ndim)))
 
 
-def total(terms: Mapping[str, Array], cfg: RSSMConfig) -> Array:
-    """The trunk's loss: scaled terms, mean over [T, B]."""
-    scales = {"dyn": cfg.dyn_scale, "rep": cfg.rep_scale}
+def total(terms: Mapping[str, Array]) -> Array:
+    """The trunk's loss: the sum of all terms, but 0.1 of rep, mean over [T, B]."""
+    scales = {"rep": REP_SCALE}
     scaled = [scales.get(name, 1.0) * term.mean() for name, term in terms.items()]
     return jnp.stack(scaled).sum()

@@ -39,6 +39,8 @@ from dtc.world_model.latent import Feature, flat_stoch, one_hot, split_classes
 # decoder learns to ignore them; at 4 they are nearly a hash of the observation from the start.
 CODE_SCALE = 4.0
 
+HEAD_LAYERS = 1  # hidden layers of the reward, continue and mask heads
+
 
 class Core(nn.Module):
     """(h, z, embedded a) -> next h [..., D]: a block-diagonal GRU.
@@ -102,7 +104,6 @@ class Posterior(nn.Module):
         self.from_deter = Dense(c.hidden, p, fan_in=fan_in, logits=True)
         self.from_tokens = Dense(c.hidden, p, fan_in=fan_in, use_bias=False, logits=True)
         self.mix = NormAct(p)
-        self.rest = MLP(c.posterior_layers - 1, c.hidden, p)
         self.out = Dense(c.groups * c.classes, p, CODE_SCALE, logits=True)
 
     def embed_tokens(self, tokens: Array) -> Array:
@@ -111,8 +112,7 @@ class Posterior(nn.Module):
 
     def __call__(self, deter: Array, embedded: Array) -> Array:
         c = self.cfg
-        x = self.rest(self.mix(self.from_deter(deter) + embedded))
-        x = self.out(x)
+        x = self.out(self.mix(self.from_deter(deter) + embedded))
         return dist.unimix_logits(split_classes(x, c.classes), dist.UNIMIX)
 
 
@@ -134,10 +134,10 @@ class Trunk(nn.Module):
         self.prior = Prior(c, p)
         self.posterior = Posterior(c, p, self.num_tokens)
         self.decoder = Decoder(c.decoder_layers, c.units, self.encoded, p)
-        self.reward = twohot_head(c.head_layers, c.units, c.bins, p)
-        self.cont = Head(c.head_layers, c.units, 1, 1.0, p)
+        self.reward = twohot_head(HEAD_LAYERS, c.units, c.bins, p)
+        self.cont = Head(HEAD_LAYERS, c.units, 1, 1.0, p)
         if self.has_action_mask:
-            self.mask = Head(c.head_layers, c.units, self.num_actions, 1.0, p)
+            self.mask = Head(HEAD_LAYERS, c.units, self.num_actions, 1.0, p)
 
     def embed(self, obs: Mapping[str, Array], action: Array) -> tuple[Array, Array]:
         """Embedded observations and embedded previous actions: what needs no state."""

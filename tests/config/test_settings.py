@@ -123,7 +123,6 @@ BAD = [
     (dict(replay__slots=4097), "multiple of run.collect_steps=2"),
     (dict(replay__frontier=10), "replay.frontier=10"),
     (dict(curiosity__slow_rate=0.2), "curiosity.fast_rate=0.1"),
-    (dict(curiosity__hysteresis=0.4), "curiosity.hysteresis=0.4 is not below 1 / 3"),
     (dict(model__deter=100), "model.deter=100 is not a multiple of model.blocks=8"),
     (dict(model__bins=254), "Use --config.model.bins=255."),
     (dict(precision__param="float64"), "both are float64, or none"),

@@ -28,6 +28,8 @@ from dtc.world_model.imagination import Dreamed, ModelFns
 from dtc.world_model.latent import Feature
 from dtc.world_model.rssm import Observed
 
+REPLAY_VALUE_SCALE = 0.3  # weight of the replay-value loss (Hafner et al. 2023)
+
 
 class Starts(NamedTuple):
     """Posterior states dreams begin at, the same number from each sequence."""
@@ -231,7 +233,7 @@ def replay_value_gradients(
         weight_TB = (~rows.last[:-1]).astype(target_TB.dtype)
         before_last = jax.tree.map(lambda x: x[:-1], feature)
         loss = losses.replay_value_loss(params, before_last, target_TB, weight_TB, learned)
-        return agent.model.value_scale * loss
+        return REPLAY_VALUE_SCALE * loss
 
     loss, grads = jax.value_and_grad(loss_fn, (0, 1, 2))(params, seen.deter, seen.stoch)
     return loss, ValueGradients(*grads)

@@ -104,8 +104,7 @@ def gradients(
             )
             behaviour[name] = jax.tree.map(jnp.add, behaviour[name], value.critic)
             scalars[f"{name}/loss/replay_value"] = loss
-            share = 1.0 if agent.model.value_grad else 0.0
-            to_trunk = TrunkOut(to_trunk.loss, share * value.deter, share * value.stoch)
+            to_trunk = TrunkOut(to_trunk.loss, value.deter, value.stoch)
     (trunk,) = pull_back(to_trunk)
     scalars |= member_scalars | latent_scalars(seen)
     scalars["health/finite"] = finite_share((trunk, members, behaviour))

@@ -35,7 +35,7 @@ def trunk_loss(
         agent.trunk, trunk, batch.obs, batch.previous, batch.first, batch.context, uniform
     )
     terms = losses.losses(agent.trunk, trunk, seen, batch.obs, batch.rows)
-    return TrunkOut(losses.total(terms, agent.model), seen.deter, seen.stoch), (seen, terms)
+    return TrunkOut(losses.total(terms), seen.deter, seen.stoch), (seen, terms)
 
 
 def member_gradients(
