@@ -90,8 +90,7 @@ def targets(
     steps_H1 = jnp.arange(rollout.cont.shape[0])[:, None]
     valid_Hn = jnp.broadcast_to(steps_H1 < horizon, rollout.cont.shape)
     cont = jnp.where(valid_Hn, rollout.cont, 0.0)
-    survival = jnp.cumprod(jnp.concatenate([rollout.alive_0[None], cont[:-1]]), 0)
-    runs_Hn = valid_Hn & (survival > 0.5)
+    runs_Hn = valid_Hn & (_survival(rollout.alive_0, cont) > 0.5)
 
     def share(x: Array) -> Array:
         return masked_sum(x, runs_Hn) / (horizon * x.shape[1])
@@ -111,15 +110,19 @@ def targets(
         scale = jnp.maximum(kind.floor, new.high - new.low)
         parts[name] = jnp.where(valid_Hn, weight * (delta - mean_delta) / scale, 0.0)
         new_ranges[name] = new
-        metrics |= {f"{name}/return_scale": scale}
-        metrics |= {f"{name}/return_{k}": v for k, v in percentiles.items()}
+        sizes = {"return_scale": scale, **percentiles}
+        metrics |= {f"{name}/{k}": x for k, x in sizes.items()}
         shares = {"return": ret[name], "value": value_t, "advantage": jnp.abs(parts[name])}
         metrics |= {f"{name}/{k}": Mean(share(x), steps) for k, x in shares.items()}
     discount = max(kind.discount for kind in policy.rewards)
-    alive = jnp.cumprod(jnp.concatenate([rollout.alive_0[None], discount * cont[:-1]]), 0)
-    weight = jnp.where(valid_Hn, alive, 0.0)
+    weight = jnp.where(valid_Hn, _survival(rollout.alive_0, discount * cont), 0.0)
     advantage = jnp.stack(list(parts.values())).sum(0)
     return Judged(Targets(ret, advantage, weight, runs_Hn), new_ranges, steps, metrics)
+
+
+def _survival(alive_0: Array, chance_Hn: Array) -> Array:
+    """[H, n] the product of all chances before each step."""
+    return jnp.cumprod(jnp.concatenate([alive_0[None], chance_Hn[:-1]]), 0)
 
 
 def _returns(
@@ -155,7 +158,7 @@ def _follow(
         ema_from_start(old.low, low, RETURN_RATE, update + 1),
         ema_from_start(old.high, high, RETURN_RATE, update + 1),
     )
-    return new, masked_mean(delta_NH, runs_NH), {"p05": low, "p95": high}
+    return new, masked_mean(delta_NH, runs_NH), {"return_p05": low, "return_p95": high}
 
 
 def next_entropy_weight(weight: Array, advantage: Array, update: Array, policy: Policy) -> Array:
