@@ -96,10 +96,10 @@ def reachable() -> np.ndarray:
     seen = np.arange(NUM_STATES) == FIRST
     frontier = seen
     while frontier.any():
-        found = np.zeros_like(seen)
-        found[AFTER[frontier & ~IS_GOAL]] = True
-        frontier = found & ~seen
-        seen = seen | found
+        reached = np.zeros_like(seen)
+        reached[AFTER[frontier & ~IS_GOAL]] = True
+        frontier = reached & ~seen
+        seen = seen | reached
     return seen
 
 

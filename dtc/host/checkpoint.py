@@ -96,8 +96,8 @@ class Checkpointer:
                 continue
             self._move_aside([s for s in steps if s > step])
             return restored
-        found = ", ".join(map(str, steps)) or "nothing"
-        raise ConfigError(f"{self.directory} holds no readable checkpoint (found: {found}).")
+        listed = ", ".join(map(str, steps)) or "nothing"
+        raise ConfigError(f"{self.directory} holds no readable checkpoint (found: {listed}).")
 
     def steps(self) -> list[int]:
         """Updates of the checkpoints there are, those being written included."""

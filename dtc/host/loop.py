@@ -47,7 +47,7 @@ class Totals:
     last_eval: dict[str, float] = field(default_factory=dict)
 
 
-def run(cfg: Config, workdir: Path, resume: bool, found: Devices, argv: Sequence[str]) -> int:
+def run(cfg: Config, workdir: Path, resume: bool, here: Devices, argv: Sequence[str]) -> int:
     """Trains to the end or to the first interrupt; the exit status.
 
     Raises:
@@ -55,14 +55,14 @@ def run(cfg: Config, workdir: Path, resume: bool, found: Devices, argv: Sequence
     """
     logging.getLogger("absl").setLevel(logging.WARNING)
     program = Program(cfg)
-    _check_memory(cfg, program, found)
+    _check_memory(cfg, program, here)
     _check_same_everywhere(cfg)
-    return Run(cfg, workdir, program, found, argv).run(resume)
+    return Run(cfg, workdir, program, here, argv).run(resume)
 
 
-def _check_memory(cfg: Config, program: Program, found: Devices) -> None:
+def _check_memory(cfg: Config, program: Program, here: Devices) -> None:
     """Refuses a simulation that does not fit: the carrier, and room for an update's temporaries."""
-    if not found.is_simulated:
+    if not here.is_simulated:
         return
     shapes = program.shapes()
     shardings = jax.tree.map(lambda x: x.sharding, shapes)
@@ -91,12 +91,12 @@ class Run:
     """A run directory, the state of the run, and the loop that advances both."""
 
     def __init__(
-        self, cfg: Config, workdir: Path, program: Program, found: Devices, argv: Sequence[str]
+        self, cfg: Config, workdir: Path, program: Program, here: Devices, argv: Sequence[str]
     ):
         self.cfg, self.workdir, self.program, self.argv = cfg, workdir, program, argv
-        self.num_devices, self.message = found.num, found.message
+        self.num_devices, self.message = here.num, here.message
         # On a CPU nothing is gained by a call in flight, and simulated devices may deadlock on two.
-        self.is_eager = found.is_simulated
+        self.is_eager = here.is_simulated
         self.unit = "update" if cfg.run.updates else "env_steps"
         self.goal = cfg.run.updates or cfg.run.steps
         self.should_stop = False
@@ -265,8 +265,8 @@ class Run:
         for name, evaluate in self.program.references.items():
             result = jax.device_get(evaluate(carrier.root, self._next_evaluation()))
             self.totals.baselines[name] = float(result["return"])
-        found = ", ".join(f"{k} {v:.2f}" for k, v in self.totals.baselines.items())
-        self.progress.log(f"Mean return of reference policies: {found}.")
+        means = ", ".join(f"{k} {v:.2f}" for k, v in self.totals.baselines.items())
+        self.progress.log(f"Mean return of reference policies: {means}.")
 
     def _next_evaluation(self) -> jax.Array:
         self.totals.evaluations += 1

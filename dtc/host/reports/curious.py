@@ -163,6 +163,6 @@ def draw(program: Program, drawing: Drawing) -> Sequence[str]:
         return []
     if drawing.carrier is None or not program.cfg.replay.latents:
         return ["No map.png: it needs one process and replay.latents=True."]
-    found = maps.of_run(program, drawing.carrier)
-    heatmaps.grid_map(directory / "map.png", found.visits, found.novelty, drawing.title)
+    cells = maps.of_run(program, drawing.carrier)
+    heatmaps.grid_map(directory / "map.png", cells.visits, cells.novelty, drawing.title)
     return []
