@@ -171,8 +171,3 @@ class Latent(NamedTuple):
 
 
 PolicyFn = Callable[[Latent, Array | None, Key], Array]  # (latent, mask, keys [n]) -> action
-
-
-def leaf_bytes(tree: PyTree) -> int:
-    """Total bytes of the leaves of a pytree of arrays or ShapeDtypeStructs."""
-    return sum(int(np.prod(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves(tree))

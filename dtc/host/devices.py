@@ -253,12 +253,3 @@ def check_memory(cfg: Config, needed: int, replay: int, free: int | None = None)
         f"replay.slots={slots} x env.num_envs={cfg.env.num_envs} and the rest of the simulation "
         f"need about {needed / GIB:.1f} GiB and {free / GIB:.1f} GiB of memory are free. Use {use}."
     )
-
-
-def usable_bytes(device: Any) -> int | None:
-    """Bytes a program may use on the device, None where that is not known."""
-    stats = device.memory_stats() or {}
-    if "bytes_limit" in stats:
-        return stats["bytes_limit"]
-    gib = USABLE_GIB.get(device.device_kind)
-    return None if gib is None else int(gib * GIB)

@@ -74,11 +74,6 @@ def action_spec(spec: EnvSpec) -> ArraySpec:
     return ArraySpec(spec.action.shape, jnp.float32, -1.0, 1.0)
 
 
-def timestep_shapes(env: Environment) -> TimeStep:
-    """Shapes and dtypes of what one environment shows."""
-    return jax.eval_shape(lambda: env.reset(jax.random.key(0), env.params)[1])
-
-
 def make_row(seen: TimeStep, acted: Acted, executed: Array, machine: Machine) -> Row:
     """The row of what was seen and done; leaves that the run has no use for are None."""
     is_constrained = machine.algorithm.constrain is not None
