@@ -40,6 +40,16 @@ def test_standardising_takes_the_mean_off_and_divides_by_the_deviation():
     np.testing.assert_allclose(seen["vector"], (OBS["vector"] - mean) / np.sqrt(var), rtol=1e-5)
 
 
+def test_the_unit_of_a_vector_changes_nothing_that_is_standardised():
+    unit, origin = np.float32(100), np.float32(7)
+    mean, var = MOMENTS["vector"]
+    moments = {"vector": Moments(unit * mean + origin, unit**2 * var)}
+    obs = OBS | {"vector": unit * OBS["vector"] + origin}
+    ours = normalizer.standardise(moments, obs)["vector"]
+    theirs = normalizer.standardise(MOMENTS, OBS)["vector"]
+    np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-6)
+
+
 def test_restoring_undoes_standardising():
     restored = normalizer.restore(MOMENTS, normalizer.standardise(MOMENTS, OBS))
     np.testing.assert_allclose(restored["vector"], OBS["vector"], rtol=1e-5, atol=1e-6)
