@@ -93,7 +93,8 @@ def add(ring: Ring, rows_RN: Row, latents_RN: PyTree | None) -> Ring:
     Args:
       ring: consumed (updated in place when donated).
       rows_RN: leaves [R, N, ...]; R divides M and the R of all calls before, so no write wraps.
-      latents_RN: what is stored beside each row, leaves [R, N, ...]; not read where none is stored.
+      latents_RN: what is stored beside each row, leaves [R, N, ...]; None: zeros, for updates to
+        refresh. Not read where none is stored.
     """
     rows_RNW = ring.layout.row.pack(rows_RN)
     num_rows, slots = rows_RNW.shape[0], ring.rows.shape[0]
@@ -105,7 +106,10 @@ def add(ring: Ring, rows_RN: Row, latents_RN: PyTree | None) -> Ring:
     rows = lax.dynamic_update_slice_in_dim(ring.rows, rows_RNW, ring.head, axis=0)
     latents = ring.latents
     if ring.layout.latent is not None and latents is not None:
-        latents_RNV = ring.layout.latent.pack(latents_RN)
+        if latents_RN is None:
+            latents_RNV = jnp.zeros((*rows_RNW.shape[:2], latents.shape[-1]), latents.dtype)
+        else:
+            latents_RNV = ring.layout.latent.pack(latents_RN)
         latents = lax.dynamic_update_slice_in_dim(latents, latents_RNV, ring.head, axis=0)
     return Ring(
         rows,
