@@ -96,4 +96,5 @@ def demonstrations(cfg) -> list[Row]:
         return jax.lax.scan(body, start, length=32)[1]
 
     rows = jax.device_get(jax.jit(walk)())
-    return [jax.tree.map(lambda x: x[i : i + 16], rows) for i in (0, 16)]
+    halves = jax.tree.map(lambda x: (x[:16], x[16:]), rows)
+    return list(jax.tree.transpose(jax.tree.structure(rows), None, halves))

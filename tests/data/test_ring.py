@@ -84,7 +84,7 @@ def sample(update, stored, cfg=CFG):
 
 @jax.jit
 def sample_many(stored):
-    """Samples of 200 updates, leaves [U, B, ...]."""
+    """Samples of 200 updates: rows [U, T + 1, B, ...], others [U, B, ...]."""
     return jax.vmap(lambda update: sample(update, stored))(jnp.arange(200))
 
 
@@ -111,18 +111,18 @@ def assert_same_bits(tree, expected):
 def test_windows_are_contiguous_and_never_cross_the_head(num_rows):
     rows, context, index = sample_many(FILL(num_rows))
     env, time = np.asarray(rows.obs["env"]), np.asarray(rows.obs["time"])
-    assert (env == env[..., :1]).all() and (env[..., 0] == index.env).all()
-    assert (time[:, :, 1:] == time[:, :, :-1] + 1).all()
+    assert (env == env[:, :1]).all() and (env[:, 0] == index.env).all()
+    assert (time[:, 1:] == time[:, :-1] + 1).all()
     assert time.min() >= num_rows - min(num_rows, M) and time.max() < num_rows
-    assert (time[..., 0, 0] % M == index.slot).all()
-    assert (context.ids == np.stack([time[..., 0, 0], env[..., 0]], -1)).all()
+    assert (time[:, 0, :, 0] % M == index.slot).all()
+    assert (context.ids == np.stack([time[:, 0, :, 0], env[:, 0]], -1)).all()
     assert (rows.reward == time[..., 0]).all() and (rows.terminated == time[..., 0] % 2).all()
 
 
 @pytest.mark.parametrize("num_rows", [8, M, 3 * M + R])
 def test_frontier_windows_are_all_of_the_newest_rows_and_episodic_windows_all(num_rows):
     rows, _, index = sample_many(FILL(num_rows))
-    starts = np.asarray(rows.obs["time"])[:, :, 0, 0]
+    starts = np.asarray(rows.obs["time"])[:, 0, :, 0]
     newest, oldest = num_rows - CFG.frontier, num_rows - min(num_rows, M)
     assert (np.asarray(index.is_frontier) == (np.arange(B) % 2 == 0)).all()
     assert set(starts[:, 0::2].flat) == set(range(max(newest, oldest), num_rows - T))
@@ -193,7 +193,7 @@ def program(root, num_envs):
     """A wrapped ring, a sample of it, the ring after writing it back, a later context."""
     stored = fill(M + R, num_envs)
     rows, context, index = ring.sample(stored, *keys_and_ids(5, WIDE), WIDE)
-    latents = latents_at(rows.obs["time"][:, 1:, 0], 100 + rows.obs["env"][:, 1:])
+    latents = latents_at(rows.obs["time"][1:, :, 0], 100 + rows.obs["env"][1:])
     written = ring.write_back(stored, index, latents)
     return stored, rows, context, index, written, sample(6, written, WIDE).latents
 
@@ -208,7 +208,8 @@ def test_every_mesh_samples_and_writes_the_same_as_one_device(shape):
     grid = mesh.make_mesh(*shape, jax.devices()[: shape[0] * shape[1]])
     num_local = WIDE_ENVS // grid.size
     specs = ring.specs(LAYOUT)
-    outs = (specs, mesh.SHARDED, mesh.SHARDED, mesh.SHARDED, specs, mesh.SHARDED)
+    rows_spec = mesh.SHARDED_TIME_MAJOR
+    outs = (specs, rows_spec, mesh.SHARDED, mesh.SHARDED, specs, mesh.SHARDED)
     step = jax.shard_map(
         lambda root: program(root, num_local),
         mesh=grid, in_specs=mesh.REPLICATED, out_specs=outs, check_vma=True,
@@ -227,9 +228,10 @@ def test_every_mesh_samples_and_writes_the_same_as_one_device(shape):
 # Write-back.
 
 
-def written_by_numpy(ring_MNV, index, words_BTV):
+def written_by_numpy(ring_MNV, index, words_TBV):
     """The specification of `write_back`, row by row."""
     ring_MNV = np.array(ring_MNV)
+    words_BTV = np.swapaxes(words_TBV, 0, 1)
     for env, slot, words_TV in zip(index.env, index.slot, words_BTV, strict=True):
         for t, words in enumerate(words_TV):
             ring_MNV[(slot + 1 + t) % len(ring_MNV), env] = words
@@ -253,8 +255,8 @@ def test_write_back_is_the_row_by_row_loop(slots, length, slot):
     words = rng.integers(0, 99, (slots, 2, 128), np.int32)
     stored = Ring(jnp.zeros(()), jnp.asarray(words), jnp.int32(4), jnp.int32(slots), LAYOUT)
     latents = Latent(
-        jnp.asarray(rng.normal(size=(4, length, 3)), jnp.bfloat16),
-        jnp.asarray(rng.integers(0, 99, (4, length, 2)), jnp.uint8),
+        jnp.asarray(rng.normal(size=(length, 4, 3)), jnp.bfloat16),
+        jnp.asarray(rng.integers(0, 99, (length, 4, 2)), jnp.uint8),
     )
     env = jnp.array([1, 1, 0, 1], jnp.int32)
     index = SampleIndex(jnp.arange(4), env, jnp.array(slot, jnp.int32))
@@ -266,9 +268,9 @@ def test_write_back_is_the_row_by_row_loop(slots, length, slot):
 
 def test_the_last_sample_wins_and_context_rows_stay():
     stored = FILL(M)
-    time_BT = jnp.array([[50, 51, 52], [60, 61, 62]])
+    time_TB = jnp.array([[50, 60], [51, 61], [52, 62]])
     index = SampleIndex(jnp.arange(2), jnp.array([4, 4]), jnp.array([5, 6]))
-    after = WRITE(stored, index, latents_at(time_BT, time_BT))
+    after = WRITE(stored, index, latents_at(time_TB, time_TB))
     times = LAYOUT.latent.unpack(after.latents).deter[:, 4, 0]
     assert times.tolist() == [0, 1, 2, 3, 4, 5, 50, 60, 61, 62, 10, 11, 12, 13, 14, 15]
 
@@ -289,7 +291,7 @@ def test_latents_can_be_switched_off():
 
     stored, rows = jax.eval_shape(run, ROOT)
     assert stored.latents is None and ring.specs(layout).latents is None
-    assert rows.reward.shape == (B, T + 1)
+    assert rows.reward.shape == (T + 1, B)
 
 
 # One compiled program.
@@ -301,9 +303,9 @@ def test_adding_sampling_and_writing_copy_no_ring():
 
     def step(keys_B, stored):
         stored = ring.add(stored, rows_at(time_RN, time_RN), latents_at(time_RN, time_RN))
-        rows_BT, context_B, index = ring.sample(stored, keys_B, jnp.arange(B), cfg)
-        env_BT = rows_BT.obs["env"][:, 1:] + context_B.ids[:, 1:]
-        latents = latents_at(rows_BT.obs["time"][:, 1:, 0], env_BT)
+        rows_TB, context_B, index = ring.sample(stored, keys_B, jnp.arange(B), cfg)
+        env_TB = rows_TB.obs["env"][1:] + context_B.ids[None, :, 1]
+        latents = latents_at(rows_TB.obs["time"][1:, :, 0], env_TB)
         return ring.write_back(stored, index, latents), context_B
 
     stored = jax.eval_shape(lambda: ring.init(64, cfg.slots, LAYOUT))

@@ -53,13 +53,14 @@ def train(root, stored, rows_RN, latents_RN):
     def update(stored, step):
         id_B = mesh.global_ids(CFG.batch // mesh.num_devices())
         keys_B = mesh_keys(root, Purpose.REPLAY_SAMPLE, id_B, step)
-        rows_BT, context_B, index = ring.sample(stored, keys_B, id_B, CFG)
-        leaves = jax.tree.leaves((rows_BT, context_B))
+        rows_TB, context_B, index = ring.sample(stored, keys_B, id_B, CFG)
+        by_sample = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), rows_TB)
+        leaves = jax.tree.leaves((by_sample, context_B))
         total_B = sum(x.reshape(x.shape[0], -1).astype(jnp.float32).sum(-1) for x in leaves)
-        deter_BTD = jnp.broadcast_to(total_B[:, None, None], (len(total_B), CFG.length, 1024))
-        stoch_BTS = rows_BT.obs["grid"][:, 1:, :32]
-        latents_BT = Latent(deter_BTD.astype(jnp.bfloat16), stoch_BTS)
-        return ring.write_back(stored, index, latents_BT), None
+        deter_TBD = jnp.broadcast_to(total_B[None, :, None], (CFG.length, len(total_B), 1024))
+        ids_TBS = rows_TB.obs["grid"][1:, :, :32]
+        latents_TB = Latent(deter_TBD.astype(jnp.bfloat16), ids_TBS)
+        return ring.write_back(stored, index, latents_TB), None
 
     def iteration(stored, steps):
         stored = ring.add(stored, rows_RN, latents_RN)
