@@ -5,6 +5,7 @@ What does not hold yet is listed by name. The lists are exact: whoever repairs o
 
 import ast
 import importlib.util
+import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -74,6 +75,14 @@ def test_no_script_of_launch_shadows_a_package():
         assert path.stem not in {"jax", "ray", "slurm", "wandb", "mlflow"}
         spec = importlib.util.find_spec(path.stem)
         assert spec is None or Path(spec.origin or "") == path
+
+
+def test_a_wheel_is_told_of_every_folder():
+    folders = [path.parent.relative_to(ROOT) for path in (ROOT / "dtc").rglob("__init__.py")]
+    packages = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"][
+        "packages"
+    ]
+    assert packages == sorted([*(".".join(f.parts) for f in folders), "dtc.configs"])
 
 
 def test_no_script_patches_where_python_looks():
