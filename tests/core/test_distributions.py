@@ -83,8 +83,10 @@ def test_the_gradient_through_a_draw_is_that_of_the_expectation_of_linear_functi
     curvature, is_exact
 ):
     slope_C, matrix_CC = RNG.normal(size=5), 4 * curvature * RNG.normal(size=(5, 5))
-    f = lambda z: slope_C @ z + z @ matrix_CC @ z  # noqa: E731
     logits_C, classes_CC = jnp.asarray(LOGITS_BC[0] / 3), jnp.eye(5)
+
+    def f(z):
+        return slope_C @ z + z @ matrix_CC @ z
 
     def drawn(logits_C, one_hot_C):
         return f(dist.straight_through(one_hot_C, dist.unimix_logits(logits_C, 0.01)))
@@ -212,11 +214,13 @@ def test_an_even_number_of_bins_is_refused(num):
 
 @pytest.mark.parametrize("jit", [False, True])
 def test_symmetric_logits_have_a_mean_of_exactly_zero(jit):
-    function = lambda x: dist.twohot_mean(x, BINS)  # noqa: E731
+    def mean(logits):
+        return dist.twohot_mean(logits, BINS)
+
     half_BC = RNG.normal(size=(50, 128)).astype(np.float32)
     logits_BC = np.concatenate([half_BC, half_BC[:, -2::-1]], 1)
     logits_BC[0] = 0.7
-    np.testing.assert_array_equal((jax.jit(function) if jit else function)(logits_BC), np.zeros(50))
+    np.testing.assert_array_equal((jax.jit(mean) if jit else mean)(logits_BC), np.zeros(50))
 
 
 def test_the_two_hot_mean_equals_the_expectation_in_float64():

@@ -115,7 +115,10 @@ def test_bf16_compute_keeps_float32_parameters_and_gradients():
     x = normal(2, 6)
     module = nn.Sequential([Dense(8, HALF), BlockDense(4, 2, HALF), NormAct(HALF)])
     params = jax.eval_shape(module.init, jax.random.key(0), x)["params"]
-    apply = lambda p: module.apply({"params": p}, x)  # noqa: E731
+
+    def apply(params):
+        return module.apply({"params": params}, x)
+
     assert jax.eval_shape(apply, params).dtype == jnp.bfloat16
     grads = jax.eval_shape(jax.grad(lambda p: apply(p).sum()), params)
     assert {leaf.dtype for leaf in jax.tree.leaves((params, grads))} == {jnp.dtype(jnp.float32)}
@@ -129,8 +132,11 @@ def test_initial_kernels_have_the_variance_of_their_fan_in():
         BlockDense(1024, 4, WIDE): 1 / 4,
         BlockDense(1024, 4, WIDE, fan_in=100): 1 / 10,
     }
-    init = lambda m: m.init(jax.random.key(0), jnp.zeros((1, 64)))["params"]["kernel"].std()  # noqa: E731
-    found = jax.jit(lambda: [init(module) for module in expected])()
+
+    def std(module):
+        return module.init(jax.random.key(0), jnp.zeros((1, 64)))["params"]["kernel"].std()
+
+    found = jax.jit(lambda: [std(module) for module in expected])()
     np.testing.assert_allclose(found, list(expected.values()), rtol=0.02)
 
 
@@ -203,9 +209,12 @@ def test_the_decoder_reads_every_leaf_out_densely_in_float32():
 # The precision firewall, read from the jaxpr
 
 
+def is_jaxpr(x):
+    return isinstance(x, ClosedJaxpr | Jaxpr)
+
+
 def equations(jaxpr):
     """Every equation of a jaxpr, at any depth."""
-    is_jaxpr = lambda x: isinstance(x, ClosedJaxpr | Jaxpr)  # noqa: E731
     for eqn in jaxpr.eqns:
         yield eqn
         for leaf in filter(is_jaxpr, jax.tree.leaves(eqn.params, is_leaf=is_jaxpr)):
@@ -226,18 +235,23 @@ def bf16_accumulations(fn, *args):
 
 
 def recurrent_loss(params, x_TI, is_cast_outside):
-    layer = lambda p, h: nn.tanh(Dense(4, HALF).apply({"params": p}, h))  # noqa: E731
     if is_cast_outside:
         params = jax.tree.map(lambda p: p.astype(jnp.bfloat16), params)
-    body = lambda h, x: (layer(params, h.astype(jnp.bfloat16) + x).astype(jnp.float32), None)  # noqa: E731
+
+    def body(h, x):
+        y = Dense(4, HALF).apply({"params": params}, h.astype(jnp.bfloat16) + x)
+        return nn.tanh(y).astype(jnp.float32), None
+
     return lax.scan(body, jnp.zeros(4), x_TI.astype(jnp.bfloat16))[0].sum()
 
 
 def test_the_law_sees_parameters_cast_outside_a_scan_and_passes_those_cast_inside():
     params = {"kernel": normal(4, 4), "bias": normal(4)}
-    law = lambda wrong: bf16_accumulations(  # noqa: E731
-        jax.grad(partial(recurrent_loss, is_cast_outside=wrong)), params, normal(5, 4)
-    )
+
+    def law(wrong):
+        gradient = jax.grad(partial(recurrent_loss, is_cast_outside=wrong))
+        return bf16_accumulations(gradient, params, normal(5, 4))
+
     assert law(False) == []
     assert law(True) == ["scan", "scan"]  # kernel and bias gradients accumulated in bfloat16
 

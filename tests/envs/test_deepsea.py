@@ -22,7 +22,9 @@ def descents(size, seed=0):
     actions = np.array(list(itertools.product([0, 1], repeat=size)), np.int32)
 
     def descend(actions):
-        body = lambda state, action: env.step(KEY, state, action, ())  # noqa: E731
+        def body(state, action):
+            return env.step(KEY, state, action, ())
+
         return lax.scan(body, env.reset(KEY, ())[0], actions)[1]
 
     return jax.tree.map(np.asarray, jax.jit(jax.vmap(descend))(actions)), actions
@@ -32,7 +34,10 @@ def right_of(env):
     """[size, size] the action that means right, by row and column."""
     size = env.spec.max_steps
     row, column = jnp.indices((size, size)).astype(jnp.int32)
-    scripted = lambda r, c: env.scripted(KEY, DeepSeaState(r, c), ())  # noqa: E731
+
+    def scripted(row, column):
+        return env.scripted(KEY, DeepSeaState(row, column), ())
+
     return np.asarray(jax.vmap(jax.vmap(scripted))(row, column))
 
 

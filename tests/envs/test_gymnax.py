@@ -171,7 +171,10 @@ def test_every_game_steps_on_a_mesh(env_id):
 @every_game
 def test_every_game_keeps_the_shapes_and_dtypes_of_its_reset(env_id):
     env = adapted(env_id)[0]
-    shapes = lambda tree: jax.tree.map(lambda x: (x.shape, x.dtype, x.weak_type), tree)  # noqa: E731
+
+    def shapes(tree):
+        return jax.tree.map(lambda x: (x.shape, x.dtype, x.weak_type), tree)
+
     with jax.enable_x64(True):
         start = jax.eval_shape(env.reset, jax.random.key(0), env.params)
         after = jax.eval_shape(

@@ -83,7 +83,10 @@ def test_an_episode_less_its_watching_is_the_base_s_bit_for_bit(name):
     moves = actions < num
     of_moves = keys[np.append(True, moves)]
     _, (base_state, base_shown) = episode(BASES[name], of_moves, actions[moves])
-    at_moves = lambda tree: jax.tree.map(lambda x: x[moves], tree)  # noqa: E731
+
+    def at_moves(tree):
+        return jax.tree.map(lambda x: x[moves], tree)
+
     assert_same(at_moves(state.base), base_state)
     assert_same(at_moves(state.shown), base_shown)
     assert_same(shown.reward[moves], base_shown.reward)
@@ -95,7 +98,10 @@ def test_watching_leaves_the_base_as_it_is_and_brings_nothing(name):
     base = BASES[name].spec
     is_watching = actions >= base.action.num_classes
     before = jax.tree.map(lambda x, y: np.append(x[None], y[:-1], 0), start, (state, shown))
-    at = lambda tree: jax.tree.map(lambda x: x[is_watching], tree)  # noqa: E731
+
+    def at(tree):
+        return jax.tree.map(lambda x: x[is_watching], tree)
+
     assert_same(at(state.base), at(before[0].base))
     for key in base.obs:
         assert_same(at(shown.obs[key]), at(before[1].obs[key]))
