@@ -102,7 +102,7 @@ class ReplayConfig:
 
 @dataclass(frozen=True)
 class RSSMConfig:
-    """Sizes and loss scales of the trunk, and sizes of the members."""
+    """Sizes of the trunk and of the members, and how the trunk learns."""
 
     size: str = setting(
         "nano",
