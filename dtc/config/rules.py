@@ -70,21 +70,30 @@ def _check_precision(cfg: Config) -> None:
 def _check_replay(cfg: Config) -> None:
     replay, run = cfg.replay, cfg.run
     multiple(cfg, "replay.batch", 2, "2 (one half is frontier, one episodic)")
-    step = run.collect_steps
-    multiple(cfg, "replay.slots", step, f"run.collect_steps={step} (no write wraps)")
-    multiple(cfg, "run.prefill", step, f"run.collect_steps={step}")
     window = replay.length + 1
-    if run.prefill < window:
-        rule = f"is below replay.length + 1 = {window} (the first update needs one window)"
-        refuse("run.prefill", run.prefill, rule, -(-window // step) * step)
-    if run.prefill > replay.slots:
-        refuse("run.prefill", run.prefill, f"is above replay.slots={replay.slots}", replay.slots)
+    if run.collect_steps:
+        _check_prefill(cfg, run.collect_steps, window)
     for name, rows in (("frontier", replay.frontier), ("slots", replay.slots)):
         if rows < window:
             refuse(f"replay.{name}", rows, f"is below replay.length + 1 = {window}", window)
 
 
+def _check_prefill(cfg: Config, step: int, window: int) -> None:
+    """What the machine collects fits into the ring, and the first update finds a window there."""
+    prefill, slots = cfg.run.prefill, cfg.replay.slots
+    multiple(cfg, "replay.slots", step, f"run.collect_steps={step} (no write wraps)")
+    multiple(cfg, "run.prefill", step, f"run.collect_steps={step}")
+    if prefill < window:
+        rule = f"is below replay.length + 1 = {window} (the first update needs one window)"
+        refuse("run.prefill", prefill, rule, -(-window // step) * step)
+    if prefill > slots:
+        refuse("run.prefill", prefill, f"is above replay.slots={slots}", slots)
+
+
 def _check_run(cfg: Config) -> None:
+    if not cfg.run.collect_steps and not cfg.run.updates:
+        rule = "sets no length, and run.collect_steps=0 leaves no run.steps to count"
+        refuse("run.updates", 0, rule, 10_000)
     start, stop = cfg.run.profile
     if stop < start:
         refuse("run.profile", cfg.run.profile, "stops before it starts", (stop, start))

@@ -1,6 +1,7 @@
 """All settings of a run as one dataclass, and all declarations by their dotted names."""
 
 import dataclasses
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
@@ -45,9 +46,10 @@ class Config:
 
     @property
     def replay_ratio(self) -> float:
-        """Replayed steps per collected environment step: B T G / (N R)."""
+        """Replayed steps per collected environment step: B T G / (N R); inf where none is."""
         replayed = self.replay.batch * self.replay.length * self.run.updates_per_collect
-        return replayed / (self.env.num_envs * self.run.collect_steps)
+        collected = self.env.num_envs * self.run.collect_steps
+        return replayed / collected if collected else math.inf
 
 
 class Declaration(NamedTuple):

@@ -263,7 +263,9 @@ class RunConfig:
         unit="rows",
         help="rows of each environment before the first update",
     )
-    collect_steps: int = setting(2, COUNT, help="R, calls of each environment an iteration")
+    collect_steps: int = setting(
+        2, NATURAL, help="R, calls of each environment an iteration; 0: none, rows are given"
+    )
     updates_per_collect: int = setting(1, COUNT, help="G, updates an iteration")
     log_every: int = setting(50, COUNT, unit="updates", help="updates between log lines")
     eval_every: int = setting(1000, COUNT, unit="updates", help="updates between evaluations")

@@ -64,7 +64,7 @@ class SampleIndex(NamedTuple):
 class Sample(NamedTuple):
     """Sequences of the ring, this device's share."""
 
-    rows: Row  # [B, T + 1, ...], the first of each is context
+    rows: Row  # [T + 1, B, ...], the first of each is context
     latents: PyTree | None  # [B, ...] stored with the context rows
     sampled: SampleIndex
 
@@ -93,7 +93,8 @@ def add(ring: Ring, rows_RN: Row, latents_RN: PyTree | None) -> Ring:
     Args:
       ring: consumed (updated in place when donated).
       rows_RN: leaves [R, N, ...]; R divides M and the R of all calls before, so no write wraps.
-      latents_RN: what is stored beside each row, leaves [R, N, ...]; not read where none is stored.
+      latents_RN: what is stored beside each row, leaves [R, N, ...]; None: zeros, for updates to
+        refresh. Not read where none is stored.
     """
     rows_RNW = ring.layout.row.pack(rows_RN)
     num_rows, slots = rows_RNW.shape[0], ring.rows.shape[0]
@@ -105,7 +106,10 @@ def add(ring: Ring, rows_RN: Row, latents_RN: PyTree | None) -> Ring:
     rows = lax.dynamic_update_slice_in_dim(ring.rows, rows_RNW, ring.head, axis=0)
     latents = ring.latents
     if ring.layout.latent is not None and latents is not None:
-        latents_RNV = ring.layout.latent.pack(latents_RN)
+        if latents_RN is None:
+            latents_RNV = jnp.zeros((*rows_RNW.shape[:2], latents.shape[-1]), latents.dtype)
+        else:
+            latents_RNV = ring.layout.latent.pack(latents_RN)
         latents = lax.dynamic_update_slice_in_dim(latents, latents_RNV, ring.head, axis=0)
     return Ring(
         rows,
@@ -159,12 +163,12 @@ def draw(ring: Ring, keys_B: Key, id_B: Array, cfg: ReplayConfig) -> SampleIndex
 def sample(ring: Ring, keys_B: Key, id_B: Array, cfg: ReplayConfig) -> Sample:
     """Sequences of T rows and the row before each; arguments as of `draw`."""
     index = draw(ring, keys_B, id_B, cfg)
-    slot_BT = (index.slot[:, None] + jnp.arange(cfg.length + 1)[None]) % ring.rows.shape[0]
-    rows_BT = ring.layout.row.unpack(_gather(ring.rows, slot_BT, index.env[:, None]))
+    slot_TB = (index.slot[None] + jnp.arange(cfg.length + 1)[:, None]) % ring.rows.shape[0]
+    rows_TB = ring.layout.row.unpack(_gather(ring.rows, slot_TB, index.env[None]))
     latents_B = None
     if ring.layout.latent is not None and ring.latents is not None:
         latents_B = ring.layout.latent.unpack(_gather(ring.latents, index.slot, index.env))
-    return Sample(rows_BT, latents_B, index)
+    return Sample(rows_TB, latents_B, index)
 
 
 def _gather(ring: Array, slot: Array, env: Array) -> Array:
@@ -175,7 +179,7 @@ def _gather(ring: Array, slot: Array, env: Array) -> Array:
     return ring.at[slot, env].get(mode="clip")
 
 
-def write_back(ring: Ring, index: SampleIndex, latents_BT: PyTree) -> Ring:
+def write_back(ring: Ring, index: SampleIndex, latents_TB: PyTree) -> Ring:
     """The ring with the latents of rows 1..T of each sampled window replaced by newer ones.
 
     As if written in ascending sample id: the last wins where windows overlap. Context rows stay.
@@ -186,28 +190,28 @@ def write_back(ring: Ring, index: SampleIndex, latents_BT: PyTree) -> Ring:
 
     Args:
       ring: the one `index` was sampled from, nothing added since (consumed, updated in place).
-      latents_BT: leaves [B, T, ...], the posteriors of rows 1..T, which depend on the sample's
+      latents_TB: leaves [T, B, ...], the posteriors of rows 1..T, which depend on the sample's
         context (were they not, reading it could come last and XLA would copy the ring for it).
     """
     if ring.layout.latent is None or ring.latents is None:
         return ring
-    words_BTV = ring.layout.latent.pack(latents_BT)
-    num_slots, (num_samples, length, _) = ring.latents.shape[0], words_BTV.shape
-    slot_BT = (index.slot[:, None] + 1 + jnp.arange(length)[None]) % num_slots
-    dropped_BT = num_slots + jnp.arange(num_samples * length).reshape(num_samples, length)
-    target_BT = jnp.where(_is_last(index, num_slots, length), slot_BT, dropped_BT)
-    latents = ring.latents.at[target_BT, index.env[:, None]].set(
-        words_BTV, mode="drop", unique_indices=True
+    words_TBV = ring.layout.latent.pack(latents_TB)
+    num_slots, (length, num_samples, _) = ring.latents.shape[0], words_TBV.shape
+    slot_TB = (index.slot[None] + 1 + jnp.arange(length)[:, None]) % num_slots
+    dropped_TB = num_slots + jnp.arange(length * num_samples).reshape(length, num_samples)
+    target_TB = jnp.where(_is_last(index, num_slots, length), slot_TB, dropped_TB)
+    latents = ring.latents.at[target_TB, index.env[None]].set(
+        words_TBV, mode="drop", unique_indices=True
     )
     return Ring(ring.rows, latents, ring.head, ring.filled, ring.layout)
 
 
 def _is_last(index: SampleIndex, num_slots: int, length: int) -> Array:
-    """[B, T] bool: no later sample writes the slot of row t of sample b."""
+    """[T, B] bool: no later sample writes the slot of row t of sample b."""
     is_later_BB = jnp.triu(index.env[:, None] == index.env[None], k=1)
     lag_BB = (index.slot[:, None] - index.slot[None]) % num_slots
-    later_row_BBT = (lag_BB[:, :, None] + jnp.arange(length)[None, None]) % num_slots
-    return ~jnp.any(is_later_BB[:, :, None] & (later_row_BBT < length), axis=1)
+    later_row_TBB = (lag_BB[None] + jnp.arange(length)[:, None, None]) % num_slots
+    return ~jnp.any(is_later_BB[None] & (later_row_TBB < length), axis=2)
 
 
 def history(ring: Ring, newest: int | None = None) -> tuple[Row, PyTree | None]:

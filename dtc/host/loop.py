@@ -11,7 +11,7 @@ import logging
 import math
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -24,7 +24,8 @@ from jax.experimental import multihost_utils
 
 from dtc.config import settings as config
 from dtc.config.sections import RunConfig
-from dtc.config.settings import Config
+from dtc.config.settings import Config, ConfigError
+from dtc.core.types import Row
 from dtc.host import checkpoint, command, devices, health, writers
 from dtc.host.devices import Devices
 from dtc.host.figures import curves
@@ -47,8 +48,19 @@ class Totals:
     last_eval: dict[str, float] = field(default_factory=dict)
 
 
-def run(cfg: Config, workdir: Path, resume: bool, here: Devices, argv: Sequence[str]) -> int:
+def run(
+    cfg: Config,
+    workdir: Path,
+    resume: bool,
+    here: Devices,
+    argv: Sequence[str],
+    rows: Iterable[Row] = (),
+) -> int:
     """Trains to the end or to the first interrupt; the exit status.
+
+    Args:
+      rows: what a fresh ring is filled with, in parts [R, N, ...] of all environments, whose R
+        divides replay.slots. A resumed run has its ring and reads none.
 
     Raises:
       ConfigError: the run does not fit here, or its checkpoints are of another configuration.
@@ -57,7 +69,9 @@ def run(cfg: Config, workdir: Path, resume: bool, here: Devices, argv: Sequence[
     program = Program(cfg)
     _check_memory(cfg, program, here)
     _check_same_everywhere(cfg)
-    return Run(cfg, workdir, program, here, argv).run(resume)
+    if not resume and not rows:
+        _check_rows(program, program.machine.prefill)
+    return Run(cfg, workdir, program, here, argv, rows).run(resume)
 
 
 def _check_memory(cfg: Config, program: Program, here: Devices) -> None:
@@ -79,6 +93,20 @@ def _check_same_everywhere(cfg: Config) -> None:
         multihost_utils.assert_equal(np.int32(digest), "The processes have different settings.")
 
 
+def _check_rows(program: Program, num_rows: int) -> None:
+    """Refuses a run that has nothing to learn from: `num_rows` of each environment are there."""
+    cfg, window = program.cfg, program.cfg.replay.length + 1
+    if cfg.run.collect_steps or (program.machine.layout is not None and num_rows >= window):
+        return
+    has = f"is given {num_rows} rows of each environment, below replay.length + 1 = {window}"
+    if program.machine.layout is None:
+        has = "keeps no rows that it could be given"
+    raise ConfigError(
+        f"run.collect_steps=0 collects nothing, and algorithm.name={cfg.algorithm.name} {has}. "
+        "Use --config.run.collect_steps=2."
+    )
+
+
 class Call(NamedTuple):
     """A train call that may still be running."""
 
@@ -91,9 +119,16 @@ class Run:
     """A run directory, the state of the run, and the loop that advances both."""
 
     def __init__(
-        self, cfg: Config, workdir: Path, program: Program, here: Devices, argv: Sequence[str]
+        self,
+        cfg: Config,
+        workdir: Path,
+        program: Program,
+        here: Devices,
+        argv: Sequence[str],
+        rows: Iterable[Row] = (),
     ):
         self.cfg, self.workdir, self.program, self.argv = cfg, workdir, program, argv
+        self.rows = rows
         self.num_devices, self.message = here.num, here.message
         # On a CPU nothing is gained by a call in flight, and simulated devices may deadlock on two.
         self.is_eager = here.is_simulated
@@ -131,7 +166,11 @@ class Run:
         writers.write_config(self.workdir, self.cfg)
         self.progress.log(f"Run directory {self.workdir}. Compiling ...")
         carrier = self.program.init(jnp.uint32(self.cfg.seed))
-        self.totals = Totals(env_steps=self.cfg.run.prefill * self.cfg.env.num_envs)
+        for part in self.rows:
+            carrier = self.program.insert(carrier, part, None)
+        if carrier.replay is not None:
+            _check_rows(self.program, int(carrier.replay.filled))
+        self.totals = Totals(env_steps=self.program.machine.prefill * self.cfg.env.num_envs)
         return carrier
 
     def _resume(self) -> Carrier:

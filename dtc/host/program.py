@@ -31,15 +31,17 @@ def make_machine(cfg: Config, dtypes: Precision) -> Machine:
     if "float64" in (cfg.precision.compute, cfg.precision.param):
         jax.config.update("jax_enable_x64", True)
     env, make = catalog.make(cfg.env.name), ALGORITHMS[cfg.algorithm.name]
+    algorithm = make(cfg, env.spec, dtypes)
+    is_prefilled = algorithm.has_ring and cfg.run.collect_steps > 0
     return Machine(
         env=env,
         num_envs=cfg.env.num_envs,
-        prefill=cfg.run.prefill,
+        prefill=cfg.run.prefill if is_prefilled else 0,
         collect_steps=cfg.run.collect_steps,
         updates_per_collect=cfg.run.updates_per_collect,
         slots=cfg.replay.slots,
         has_latents=cfg.replay.latents,
-        algorithm=make(cfg, env.spec, dtypes),
+        algorithm=algorithm,
     )
 
 

@@ -45,7 +45,7 @@ class Machine:
 
     env: Environment
     num_envs: int  # N
-    prefill: int  # rows of each environment before the first update
+    prefill: int  # rows of each environment that are collected before the first update
     collect_steps: int  # R, calls of each environment an iteration; 0: no environments
     updates_per_collect: int  # G, updates an iteration
     slots: int  # M, rows of the ring of each environment

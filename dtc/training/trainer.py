@@ -48,7 +48,7 @@ def init(seed: Array, machine: Machine) -> Carrier:
         episodes=None if players is None else players.episodes,
         replay=None if layout is None else ring.init(num_local, machine.slots, layout),
     )
-    if layout is None or players is None:
+    if not machine.prefill:
         return carrier
     rounds = machine.prefill // machine.collect_steps
     return lax.fori_loop(0, rounds, lambda _, c: collect(c, machine)[0], carrier)
@@ -157,13 +157,15 @@ def make_insert(machine: Machine, on: Mesh) -> Any:
 
 
 def make_learn(machine: Machine, on: Mesh) -> Any:
-    """jit: (carrier, collected or None) -> (carrier, mean metrics); the carrier is donated."""
+    """jit: (carrier, collected) -> (carrier, mean metrics); the carrier is donated.
+
+    `collected` is None where the machine runs no environments.
+    """
     rows: Any = mesh.SHARDED_TIME_MAJOR
     after: Any = mesh.SHARDED
-    carrier = specs(machine)
-    inputs = (carrier, Collected(rows, after))
+    carrier, collected = specs(machine), Collected(rows, after) if machine.collect_steps else None
     fn = partial(learn, machine=machine)
-    return mesh.sharded(fn, on, inputs, (carrier, mesh.REPLICATED), donate=(0,))
+    return mesh.sharded(fn, on, (carrier, collected), (carrier, mesh.REPLICATED), donate=(0,))
 
 
 def make_gradients(machine: Machine, on: Mesh) -> Any:

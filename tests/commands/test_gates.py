@@ -14,7 +14,7 @@ from dtc.configs import base
 from dtc.commands import calibration, gate_table, gates, measures
 from dtc.commands.gate_table import Bar, Gate
 from dtc.config import settings as config
-from dtc.data import replay
+from dtc.data import ring
 from dtc.host import writers
 from tests.programs import program_on
 
@@ -187,7 +187,7 @@ def test_the_calibration_s_programs_can_be_traced():
     filled = functions.fill.trace(shapes, jnp.int32(16)).out_info
     assert filled.replay.rows.shape == shapes.replay.rows.shape
     assert functions.learn.trace(shapes).out_info[1].shape == ()
-    steps = program.agent.env.spec.max_steps
+    steps = program.machine.env.spec.max_steps
     scores = jax.tree.leaves(functions.score.trace(shapes).out_info)
     assert [x.shape for x in scores] == 6 * [(steps, calibration.HELD_OUT)]
 
@@ -195,9 +195,9 @@ def test_the_calibration_s_programs_can_be_traced():
 def test_the_calibrations_replay_holds_walks_that_never_collect_and_nothing_else():
     program = program_on((1, 1), behaviour__mode="task")
     carrier = program.init(jnp.uint32(0))  # its prefill collects
-    before, _ = replay.history(carrier.replay, program.agent.codecs)
+    before, _ = ring.history(carrier.replay)
     filled = calibration.make(program).fill(carrier, jnp.int32(32)).replay
-    rows, _ = replay.history(filled, program.agent.codecs)
+    rows, _ = ring.history(filled)
     assert calibration.COLLECT in np.asarray(before.action)
     assert filled.filled == 32
     assert set(np.asarray(rows.action).ravel().tolist()) == {0, 1, 2, 3}

@@ -77,5 +77,23 @@ def test_the_machine_s_rules_hold_for_every_algorithm(toy):
         from_dict(with_algorithm("toy", run__prefill=65))
 
 
+def test_a_run_without_environments_counts_updates():
+    with pytest.raises(ConfigError) as error:
+        from_dict(with_algorithm("curious", run__collect_steps=0))
+    assert str(error.value) == (
+        "run.updates=0 sets no length, and run.collect_steps=0 leaves no run.steps to count. "
+        "Use --config.run.updates=10000."
+    )
+    cfg = from_dict(with_algorithm("curious", run__collect_steps=0, run__updates=10))
+    assert cfg.replay_ratio == float("inf")
+
+
+def test_a_run_without_environments_needs_no_prefill_that_fits():
+    odd = dict(run__updates=10, run__prefill=7)
+    assert from_dict(with_algorithm("curious", run__collect_steps=0, **odd)).run.prefill == 7
+    with pytest.raises(ConfigError, match=r"run.prefill=7 is not a multiple"):
+        from_dict(with_algorithm("curious", **odd))
+
+
 def test_every_rule_is_a_section_s():
     assert rules.RULES.keys() <= to_dict(Config()).keys()

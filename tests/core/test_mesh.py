@@ -8,20 +8,11 @@ from jax.sharding import PartitionSpec as P
 
 from dtc.core import mesh
 from dtc.core.nets import Dense, Precision
-from dtc.core.types import Purpose
+from tests.meshes import on_mesh
 
 RNG = np.random.default_rng(0)
 SHAPES = [(4, 2), (2, 5)]
 on_each_mesh = pytest.mark.parametrize("shape", SHAPES, ids=str)
-
-
-def on_mesh(shape, in_specs, out_specs):
-    """Decorator: the jitted shard_map of a function on a mesh of that shape."""
-    devices = jax.devices()[: shape[0] * shape[1]]
-    grid = mesh.make_mesh(*shape, devices)
-    return lambda fn: jax.jit(
-        jax.shard_map(fn, mesh=grid, in_specs=in_specs, out_specs=out_specs, check_vma=True)
-    )
 
 
 # Shapes and global numbers
@@ -141,44 +132,6 @@ def test_vary_changes_types_and_no_values_and_twice_is_once():
     np.testing.assert_array_equal(x, np.full(8, 3.0))
     np.testing.assert_array_equal(y, np.tile([4.0, 5.0], 4))
     assert kinds == [set(), {"ensemble"}, set(mesh.AXES), set(mesh.AXES)]
-
-
-# Keys
-
-
-def key_words(keys):
-    return np.asarray(jax.random.key_data(keys)).reshape(-1, 2)
-
-
-def test_every_purpose_number_and_step_has_its_own_key():
-    numbers = np.arange(20)
-
-    @jax.jit
-    def all_keys(root):
-        one = lambda purpose, t: mesh.mesh_keys(root, purpose, numbers, t)  # noqa: E731
-        return [jax.vmap(lambda t, p=p: one(p, t))(numbers) for p in Purpose]
-
-    words = np.concatenate([key_words(keys) for keys in all_keys(jax.random.key(0))])
-    assert len(np.unique(words, axis=0)) == len(Purpose) * 400
-
-
-def test_the_key_of_a_draw_is_folded_from_purpose_number_and_step():
-    root = jax.random.key(7)
-    key = jax.random.fold_in(jax.random.fold_in(jax.random.fold_in(root, 8), 3), 11)
-    np.testing.assert_array_equal(
-        key_words(mesh.mesh_key(root, Purpose.OBSERVE, 3, 11)), key_words(key)
-    )
-    many = mesh.mesh_keys(root, Purpose.OBSERVE, jnp.array([1, 3]), jnp.array([5, 11]))
-    np.testing.assert_array_equal(key_words(many)[1:], key_words(key))
-
-
-@on_each_mesh
-def test_keys_by_global_number_do_not_depend_on_the_mesh(shape):
-    num = 40 // (shape[0] * shape[1])
-    root = jax.random.key(0)
-    keys = lambda n: mesh.mesh_keys(root, Purpose.DREAM, mesh.global_ids(n), 5)  # noqa: E731
-    split = on_mesh(shape, (), mesh.SHARDED)(lambda: jax.random.key_data(keys(num)))
-    np.testing.assert_array_equal(split(), key_words(keys(40)))
 
 
 # The two traps of the gradient of a replicated parameter

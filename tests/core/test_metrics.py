@@ -1,66 +1,103 @@
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import PartitionSpec as P
 
 from dtc.core import mesh, metrics
+from dtc.core.metrics import Mean
+from tests.meshes import on_mesh
+
+SHAPE = (2, 2)
+
+
+def on_devices(fn):
+    """The function of one number a device, replicated, on a mesh of four."""
+    return on_mesh(SHAPE, mesh.SHARDED, mesh.REPLICATED)(lambda x_B: fn(x_B[0]))
+
+
+def reduced_vectors(fn):
+    """Types of what the program of `on_devices(fn)` sums over devices, as the compiler gets it."""
+    text = on_devices(fn).lower(jnp.arange(4.0)).as_text()
+    return re.findall(r"all_reduce.*?\}\) : \(tensor<(\w+)>\)", text, re.DOTALL)
+
+
+def floats(found):
+    return {name: float(x) for name, x in found.items()}
 
 
 def test_one_collective_carries_all_scalars_back_to_their_names():
-    calls = []
+    def step(own):
+        return metrics.reduce(
+            {
+                "b": jnp.float32(1) + 0 * own,
+                "a": jnp.int32(5),
+                "mean": Mean(own, 2 * own),
+                "c/d": jnp.bfloat16(3),
+                "flag": jnp.array(True),
+            }
+        )
 
-    def double(vector):
-        calls.append(vector)
-        return 2 * vector
-
-    given = {
-        "b": jnp.float32(1),
-        "a": jnp.int32(5),
-        "c/d": jnp.bfloat16(3),
-        "flag": jnp.array(True),
-    }
-    reduced = metrics.reduce_mean(given, double)
-    assert {name: float(x) for name, x in reduced.items()} == {"a": 10, "b": 2, "c/d": 6, "flag": 2}
-    assert len(calls) == 1 and calls[0].shape == (4,) and calls[0].dtype == jnp.float32
+    found = on_devices(step)(jnp.arange(4.0))
+    assert floats(found) == {"a": 5, "b": 1, "c/d": 3, "flag": 1, "mean": 0.5}
+    assert reduced_vectors(step) == ["6xf32"]
 
 
 def test_metrics_are_averaged_over_all_devices():
-    devices = mesh.make_mesh(2, 2, jax.devices()[:4])
+    def step(own):
+        return metrics.reduce({"own": own, "square": own**2, "constant": jnp.float32(7)})
 
-    def step(x_B):
-        given = {"own": x_B[0], "square": x_B[0] ** 2, "constant": jnp.float32(7)}
-        return metrics.reduce_mean(given, lambda v: mesh.pmean(v, *mesh.AXES))
-
-    sharded = jax.shard_map(step, mesh=devices, in_specs=mesh.SHARDED, out_specs=P())
-    reduced = jax.jit(sharded)(jnp.arange(4.0))
-    assert {name: float(x) for name, x in reduced.items()} == {
-        "own": 1.5,
-        "square": 3.5,
-        "constant": 7.0,
-    }
+    found = floats(on_devices(step)(jnp.arange(4.0)))
+    assert found == {"own": 1.5, "square": 3.5, "constant": 7.0}
 
 
-def test_a_metric_that_is_no_scalar_is_refused_by_name():
-    with pytest.raises(ValueError, match=r"loss has shape \(3,\)"):
-        metrics.reduce_mean({"loss": jnp.ones(3)}, lambda v: v)
+def test_a_mean_is_that_of_all_that_counts_and_no_mean_of_the_devices_ratios():
+    # Device i holds i + 1 numbers of i each.
+    def step(own):
+        mean = Mean(own * (own + 1), own + 1)
+        ratio = mean.total / mean.weight
+        return metrics.reduce({"mean": mean, "of_ratios": ratio})
+
+    found = floats(on_devices(step)(jnp.arange(4.0)))
+    np.testing.assert_allclose(found["mean"], np.repeat(np.arange(4), np.arange(4) + 1).mean())
+    np.testing.assert_allclose(found["of_ratios"], 1.5)
+    assert abs(found["mean"] - found["of_ratios"]) > 0.4
+
+
+def test_devices_without_anything_to_count_do_not_pull_a_mean_down():
+    def step(own):
+        has = (own == 2).astype(jnp.float32)
+        return metrics.reduce({"mean": Mean(has * 6, has * 3)})
+
+    assert floats(on_devices(step)(jnp.arange(4.0))) == {"mean": 2.0}
+
+
+def test_a_mean_of_nothing_is_zero():
+    found = metrics.reduce({"mean": Mean(jnp.float32(0), jnp.float32(0))})
+    assert floats(found) == {"mean": 0.0}
+
+
+@pytest.mark.parametrize("wrong", [jnp.ones(3), Mean(jnp.ones(()), jnp.ones(3))])
+def test_a_metric_that_is_no_scalar_is_refused_by_name(wrong):
+    with pytest.raises(ValueError, match=r"metric loss is no scalar"):
+        metrics.reduce({"fine": jnp.ones(()), "loss": wrong})
 
 
 def test_no_metrics_need_no_collective():
-    assert metrics.reduce_mean({}, lambda v: 1 / 0) == {}
+    def step(own):
+        return metrics.reduce({}) | {"constant": jnp.ones(())}
 
-
-def test_the_mean_over_updates_of_a_loop_is_the_mean():
-    def measure(k):
-        return {"k": k.astype(jnp.float32), "square": (k * k).astype(jnp.float32)}
-
-    start = metrics.zeros_like_metrics(jax.eval_shape(measure, jnp.int32(0)))
-    total = jax.lax.fori_loop(0, 4, lambda k, total: metrics.add(total, measure(k)), start)
-    mean = metrics.mean(total, 4)
-    np.testing.assert_allclose([mean["k"], mean["square"]], [1.5, 3.5])
+    assert metrics.reduce({}) == {}
+    assert reduced_vectors(step) == []
 
 
 def test_float64_metrics_stay_float64():
     with jax.enable_x64(True):
-        given = {"a": jnp.float64(1 / 3), "b": jnp.float32(1)}
-        assert metrics.reduce_mean(given, lambda v: v)["a"] == np.float64(1 / 3)
+        given = {
+            "a": jnp.float64(1 / 3),
+            "b": jnp.float32(1),
+            "mean": Mean(jnp.float64(1), jnp.float64(3)),
+        }
+        found = metrics.reduce(given)
+        assert found["a"] == found["mean"] == np.float64(1 / 3)

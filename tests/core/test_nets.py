@@ -8,15 +8,16 @@ import pytest
 from jax import lax
 from jax.extend.core import ClosedJaxpr, Jaxpr
 
+from dtc.config.sections import RSSMConfig
 from dtc.core import nets
 from dtc.core.distributions import twohot_bins, twohot_mean
 from dtc.core.nets import BlockDense, Decoder, Dense, Encoder, Head, NormAct, Precision
 from dtc.core.types import ArraySpec, EnvSpec, Row
-from dtc.world_model import rssm
+from dtc.world_model import latent, losses, rssm
 
 RNG = np.random.default_rng(0)
 WIDE, HALF = Precision(), Precision(compute=jnp.bfloat16)
-SIZES = rssm.RSSMConfig(
+SIZES = RSSMConfig(
     deter=8, groups=3, classes=4, hidden=8, units=8, depth=2, blocks=2, bins=11,
     encoder_layers=1, decoder_layers=1, prior_layers=1,
 )  # fmt: skip
@@ -263,12 +264,12 @@ def test_the_world_models_gradient_accumulates_nothing_in_bf16(world):
     flag = jnp.zeros((T, B), bool)
     mask = jnp.ones((T, B, 3), bool)
     rows = Row(obs, jnp.zeros((T, B)), flag, flag, flag, jnp.zeros((T, B), jnp.int32), mask)
-    context = rssm.zero_latent(B, SIZES, HALF)
+    context = latent.zero_latent(B, SIZES, HALF)
 
     def loss(p):
         action = jnp.zeros((T, B, 3), jnp.bfloat16)
         seen = rssm.observe(trunk, p, obs, action, flag, context, jnp.zeros((T, B, 3)))
-        return rssm.total(rssm.losses(trunk, p, seen, obs, rows), SIZES)
+        return losses.total(losses.losses(trunk, p, seen, obs, rows), SIZES)
 
     names = [e.primitive.name for e in equations(jax.make_jaxpr(jax.grad(loss))(params).jaxpr)]
     assert names.count("scan") == 2 and "reduce_sum" in names  # forward and backward in time

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from dtc.data.replay import Codec
+from dtc.data.codec import Codec
 from dtc.envs.deepsea import DeepSeaState, deepsea
 
 KEY = jax.random.key(0)

@@ -316,7 +316,7 @@ def test_finding_an_environment_leaves_the_devices_to_be_chosen():
     program = """
 import sys
 import jax
-from dtc.env import catalog
+from dtc.envs import catalog
 names = [*catalog.ENVIRONMENTS, "deepsea/20", "gymnax/CartPole-v1"]
 for name in names:
     catalog.find(name)

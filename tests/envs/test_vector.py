@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from dtc.core import mesh
+from dtc.core import keys, mesh
 from dtc.core.types import ArraySpec, Environment, EnvSpec, Purpose, TimeStep
 from dtc.envs import chain, feeder, vector
 
@@ -93,7 +93,7 @@ def assert_same_bits(tree, expected):
 
 def alone(env_id, actions, mode):
     """The TimeSteps of one environment, one call after the other."""
-    key = functools.partial(mesh.mesh_key, ROOT, global_id=env_id)
+    key = functools.partial(keys.mesh_key, ROOT, global_id=env_id)
     state, shown = PROBE.reset(key(Purpose.ENV_RESET, step=0), ())
     rows = [shown]
     for call, action in enumerate(actions, 1):
@@ -170,9 +170,9 @@ def test_an_impossible_setting_is_refused_with_its_name_and_value(setting):
 def reset_all(root, state, action_N, env, cfg):
     """`vector.step` in next_step mode that draws a new episode for everyone, at every call."""
     calls_N = state.calls + 1
-    keys_N = mesh.mesh_keys(root, cfg.step_purpose, state.ids, calls_N)
+    keys_N = keys.mesh_keys(root, cfg.step_purpose, state.ids, calls_N)
     stepped = jax.vmap(env.step, (0, 0, 0, None))(keys_N, state.env, action_N, env.params)
-    keys_N = mesh.mesh_keys(root, cfg.reset_purpose, state.ids, calls_N)
+    keys_N = keys.mesh_keys(root, cfg.reset_purpose, state.ids, calls_N)
     renewed = jax.vmap(env.reset, (0, None))(keys_N, env.params)
 
     def pick(new, old):

@@ -1,4 +1,4 @@
-"""Visits and novelty by cell, of a replay whose rows say where they stand."""
+"""Visits and novelty by cell, of a ring whose rows say where they stand."""
 
 from types import SimpleNamespace
 
@@ -7,11 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from dtc.core.types import GridMap, Latent, Row
-from dtc.data import replay
+from dtc.data import ring
+from dtc.data.codec import Codec
+from dtc.data.ring import Layout
 from dtc.host import maps
 
 GRID = GridMap((2, 3), lambda obs: (obs["cell"] // 3, obs["cell"] % 3))
-CFG = replay.ReplayConfig(slots=8, batch=2, length=2, frontier=4)
 
 
 def test_weights_are_summed_by_cell_and_what_is_off_the_map_is_dropped():
@@ -22,7 +23,7 @@ def test_weights_are_summed_by_cell_and_what_is_off_the_map_is_dropped():
 
 
 def stored(cell_MN, last_MN):
-    """A full replay whose latents repeat the cell."""
+    """A full ring whose latents repeat the cell."""
     last = jnp.asarray(last_MN)
     rows = Row(
         obs={"cell": jnp.asarray(cell_MN, jnp.uint8)},
@@ -31,29 +32,37 @@ def stored(cell_MN, last_MN):
         truncated=jnp.zeros_like(last),
         first=jnp.zeros_like(last),
         action=jnp.zeros(last.shape, jnp.int32),
-        action_mask=None,
     )
     latents = Latent(rows.obs["cell"][..., None].astype(jnp.float32), rows.obs["cell"][..., None])
-    codecs = replay.make_codecs(*jax.tree.map(lambda x: x[0, 0], (rows, latents)), CFG)
-    state = replay.init(last.shape[1], CFG, codecs)
-    return replay.add(state, rows, latents, CFG, codecs), codecs
+    layout = Layout(*(Codec.of(jax.tree.map(lambda x: x[0, 0], x)) for x in (rows, latents)))
+    return ring.add(ring.init(last.shape[1], len(last), layout), rows, latents)
 
 
 def test_a_run_s_maps_count_all_rows_and_average_the_novelty_of_the_newest(monkeypatch):
-    monkeypatch.setattr(
-        maps, "NEWEST", 4
-    )  # of 2 environments: 2 rows at a time, until 3 steps and their end
+    # Of 2 environments: 2 rows at a time, until 3 steps and their end.
+    monkeypatch.setattr(maps, "NEWEST", 4)
     cell = np.array([[0, 0, 0, 1, 1, 2, 3, 4], [0, 0, 0, 5, 1, 3, 2, 9]]).T
     last = np.zeros((8, 2), bool)
     last[6, 0] = True  # on cell 3: nothing is done there
-    state, codecs = stored(cell, last)
 
-    def novelty(params, latent, action):
-        return params * latent.deter[:, 0] + action
+    def novelty(learner, latent, action):
+        return learner * latent.deter[:, 0] + action
 
     spec = SimpleNamespace(map=GRID, max_steps=3)
-    agent = SimpleNamespace(env=SimpleNamespace(spec=spec), codecs=codecs, num_envs=2)
-    program = SimpleNamespace(agent=agent, novelty=novelty)
-    found = maps.of_run(program, SimpleNamespace(params=10.0, replay=state))
+    machine = SimpleNamespace(env=SimpleNamespace(spec=spec), num_envs=2)
+    program = SimpleNamespace(machine=machine, probes={"novelty": novelty})
+    carrier = SimpleNamespace(learner=10.0, replay=stored(cell, last))
+    found = maps.of_run(program, carrier)
     assert found.visits.tolist() == [[6, 3, 2], [2, 1, 1]]  # and one of cell 9 is off the map
     np.testing.assert_array_equal(found.novelty, [[np.nan, 10, 20], [30, 40, np.nan]])
+
+
+def test_a_run_s_maps_count_the_newest_rows_alone_where_there_are_too_many(monkeypatch):
+    monkeypatch.setattr(maps, "COUNTED", 6)  # 3 rows of 2 environments
+    cell = np.array([[0, 0, 0, 1, 1, 2, 3, 4], [0, 0, 0, 5, 1, 3, 2, 9]]).T
+    spec = SimpleNamespace(map=GRID, max_steps=3)
+    machine = SimpleNamespace(env=SimpleNamespace(spec=spec), num_envs=2)
+    probes = {"novelty": lambda learner, latent, action: latent.deter[:, 0]}
+    program = SimpleNamespace(machine=machine, probes=probes)
+    carrier = SimpleNamespace(learner=None, replay=stored(cell, np.zeros((8, 2), bool)))
+    assert maps.of_run(program, carrier).visits.tolist() == [[0, 0, 2], [2, 1, 0]]

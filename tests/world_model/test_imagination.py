@@ -4,10 +4,13 @@ import numpy as np
 import pytest
 from jax import lax
 
+from dtc.config.sections import DreamConfig
 from dtc.core import mesh
+from dtc.core.keys import mesh_keys
 from dtc.core.types import Latent, Purpose
 from dtc.world_model import imagination
-from dtc.world_model.imagination import DreamConfig, ModelFns
+from dtc.world_model.imagination import ModelFns
+from tests.meshes import on_mesh
 
 CFG = DreamConfig(starts=4, horizons=(2, 4, 8), chunk=2, end=0.535)
 N, S, A, H = CFG.starts, 3, 2, CFG.longest
@@ -19,13 +22,15 @@ def counting_model(last_allowed):
 
     Whatever is asked about a state later than `last_allowed`, or done in it, is NaN.
     """
-    t = lambda latent: latent.deter[:, 0]  # noqa: E731
+
+    def t(latent):
+        return latent.deter[:, 0]
 
     def plant(x, time, last):
         return jnp.where((time > last).reshape(-1, *[1] * (x.ndim - 1)), jnp.nan, x)
 
     def step(latent, action, uniform):
-        chaos = jnp.tanh(2 * latent.deter[:, 1] + action + latent.stoch.sum(-1))
+        chaos = jnp.tanh(2 * latent.deter[:, 1] + action + latent.ids.sum(-1))
         deter = jnp.concatenate([jnp.stack([t(latent) + 1, chaos], -1), uniform], -1)
         return Latent(deter, jnp.floor(4 * uniform).astype(jnp.uint8))
 
@@ -55,8 +60,12 @@ START = Latent(
 IDS = np.arange(N)
 
 
+def keys_of(ids, update):
+    return mesh_keys(ROOT, Purpose.DREAM, ids, update)
+
+
 def imagine(horizon, ids, start, update, fns):
-    return imagination.imagine(ROOT, update, ids, start, horizon, fns, S, CFG)
+    return imagination.imagine(keys_of(ids, update), start, horizon, fns, S, CFG)
 
 
 @jax.jit
@@ -80,7 +89,7 @@ def assert_equal(ours, theirs):
 @pytest.mark.parametrize("horizon", CFG.horizons)
 def test_a_dream_is_a_plain_scan_as_long_as_its_horizon(horizon):
     fns = counting_model(H)
-    keys = mesh.mesh_keys(ROOT, Purpose.DREAM, np.arange(N), 3)
+    keys = keys_of(IDS, 3)
 
     def step(latent, t):
         following, (latent, action, mask) = imagination.dream_step(fns, keys, S, latent, t)
@@ -136,15 +145,11 @@ def test_permuted_starts_give_permuted_dreams(longest):
 
 
 def test_the_mesh_changes_no_dream(longest):
-    split = jax.shard_map(
-        lambda horizon, start: imagine(
-            horizon, mesh.global_ids(N // 4), start, 3, counting_model(H)
-        ),
-        mesh=mesh.make_mesh(2, 2, jax.devices()[:4]),
-        in_specs=(mesh.REPLICATED, mesh.SHARDED),
-        out_specs=mesh.SHARDED_TIME_MAJOR,
-    )
-    assert_equal(jax.jit(split)(jnp.int32(H), START), longest)
+    @on_mesh((2, 2), (mesh.REPLICATED, mesh.SHARDED), mesh.SHARDED_TIME_MAJOR)
+    def split(horizon, start):
+        return imagine(horizon, mesh.global_ids(N // 4), start, 3, counting_model(H))
+
+    assert_equal(split(jnp.int32(H), START), longest)
 
 
 def test_no_draw_is_used_twice(longest):

@@ -4,7 +4,6 @@ from typing import NamedTuple
 
 import chex
 import jax
-import jax.numpy as jnp
 
 from dtc.algorithms.curious.agent import Agent, Learner
 from dtc.core import mesh, normalizer
@@ -32,8 +31,7 @@ def sample(draws: Draws, learner: Learner, stored: Ring, agent: Agent) -> Batch:
     """This device's share of the update's sequences."""
     ids_B = mesh.global_ids(agent.replay.batch // mesh.num_devices())
     keys_B = draws.keys(Purpose.REPLAY_SAMPLE, ids_B)
-    rows_BT, context, sampled = ring.sample(stored, keys_B, ids_B, agent.replay)
-    rows = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), rows_BT)
+    rows, context, sampled = ring.sample(stored, keys_B, ids_B, agent.replay)
     actions = agent.action_input(rows.action)
     rows = jax.tree.map(lambda x: x[1:], rows)
     first = rows.first
@@ -50,4 +48,4 @@ def observe_noise(draws: Draws, batch: Batch, agent: Agent) -> Array:
     """Uniform draws of the posterior, [T, B, S], by global sample id."""
     keys = draws.keys(Purpose.OBSERVE, batch.sampled.id)
     shape = (agent.replay.length, agent.model.groups)
-    return jnp.swapaxes(jax.vmap(lambda k: jax.random.uniform(k, shape))(keys), 0, 1)
+    return jax.vmap(lambda k: jax.random.uniform(k, shape), out_axes=1)(keys)

@@ -174,14 +174,8 @@ def learn(
 
 def write_back(stored: Ring, info: UpdateInfo, agent: Agent) -> Ring:
     """The ring with the posteriors of the sampled rows in place of older ones."""
-
-    def by_sample(x: Array) -> Array:
-        return jnp.swapaxes(x, 0, 1)
-
-    seen = Latent(
-        by_sample(info.seen.deter).astype(agent.precision.compute), by_sample(info.seen.ids)
-    )
-    return ring.write_back(stored, info.batch.sampled, seen)
+    deter = info.seen.deter.astype(agent.precision.compute)
+    return ring.write_back(stored, info.batch.sampled, Latent(deter, info.seen.ids))
 
 
 def apply_gradients(

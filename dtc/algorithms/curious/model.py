@@ -2,7 +2,6 @@
 
 from typing import NamedTuple
 
-import jax.numpy as jnp
 from jax import lax
 
 from dtc.algorithms.curious.agent import Agent
@@ -45,34 +44,26 @@ def member_gradients(
 
     A pair (t, t + 1) counts unless an episode begins at t + 1.
     """
-
-    def by_sample(x: Array) -> Array:
-        return flatten(jnp.swapaxes(lax.stop_gradient(x), 0, 1))
-
     targets = agent.novelty.targets(seen.log_post, terms)
-    state = Latent(
-        by_sample(seen.deter[:-1].astype(agent.precision.compute)), by_sample(seen.ids[:-1])
+    state = Latent(seen.deter[:-1].astype(agent.precision.compute), seen.ids[:-1])
+    pairs_TB = MemberBatch(
+        Transitions(state, batch.action[:-1]), targets[1:], ~batch.rows.first[1:]
     )
-    data = MemberBatch(
-        Transitions(state, by_sample(batch.action[:-1])),
-        by_sample(targets[1:]),
-        by_sample(~batch.rows.first[1:]),
-    )
+    data = flatten(lax.stop_gradient(pairs_TB))
     grads, sums = ensemble.gradients(agent.member, members, data, agent.num_members, agent.novelty)
-    return grads, sums, member_scalars(sums, data.counts, batch.sampled.is_frontier)
+    return grads, sums, member_scalars(sums, pairs_TB.counts, batch.sampled.is_frontier)
 
 
-def member_scalars(sums: MemberSums, counts_n: Array, is_frontier_B: Array) -> Scalars:
+def member_scalars(sums: MemberSums, counts_TB: Array, is_frontier_B: Array) -> Scalars:
     """Mean novelty of what is replayed, of its newest half, and the members' mean loss."""
-    shape = (is_frontier_B.shape[0], -1)
-    novelty_BT, counts_BT = sums.novelty.reshape(shape), counts_n.reshape(shape)
+    novelty_TB = sums.novelty.reshape(counts_TB.shape)
 
-    def mean(mask_BT: Array) -> Mean:
-        return Mean(masked_sum(novelty_BT, mask_BT), mask_BT.sum().astype(novelty_BT.dtype))
+    def mean(mask_TB: Array) -> Mean:
+        return Mean(masked_sum(novelty_TB, mask_TB), mask_TB.sum().astype(novelty_TB.dtype))
 
     return {
-        "curiosity/novelty": mean(counts_BT & is_frontier_B[:, None]),
-        "curiosity/novelty_replay": mean(counts_BT),
+        "curiosity/novelty": mean(counts_TB & is_frontier_B[None]),
+        "curiosity/novelty_replay": mean(counts_TB),
         "loss/member": Mean(sums.loss.sum(), sums.weight.sum()),
     }
 

@@ -7,18 +7,23 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dtc.behaviour import actor_critic
-from dtc.behaviour.actor_critic import Behaviour, BehaviourConfig, ChunkData, ReturnScale
+from dtc.behaviour import losses, networks, policy
+from dtc.behaviour.losses import ChunkData, PolicyLearner
+from dtc.behaviour.networks import Behaviour
+from dtc.behaviour.targets import ReturnRange, Rollout, targets
+from dtc.config.sections import BehaviourConfig, DreamConfig
+from dtc.core.keys import mesh_keys
 from dtc.core.nets import Precision
-from dtc.core.types import ArraySpec, EnvSpec, Latent
-from dtc.curiosity import intrinsic
+from dtc.core.types import ArraySpec, EnvSpec, Latent, Purpose
+from dtc.curiosity.novelty import jsd
 from dtc.world_model import imagination
-from dtc.world_model.imagination import DreamConfig, ModelFns
+from dtc.world_model.imagination import ModelFns
+from dtc.world_model.latent import Feature
 
 N, PULLS, BINS, UPDATES = 64, 2, 41, 30
 CFG = BehaviourConfig(mode="explore", layers=1, pool_units=0, entropy=0.0, intrinsic_floor=1.0)
-EXPLORE = actor_critic.policies(CFG)[0]
-NET = Behaviour(CFG, 1, 2, 8, BINS, ("intrinsic",), 2, Precision())
+EXPLORE = policy.policies(CFG)[0]
+NET = Behaviour(CFG, 8, BINS, ("intrinsic",), 2, Precision())
 SPEC = EnvSpec("arms", {}, ArraySpec((), jnp.int32, num_classes=2), max_steps=1, encode=dict)
 START = Latent(jnp.ones((N, 1)), jnp.zeros((N, 1), jnp.uint8))
 
@@ -29,26 +34,27 @@ UNKNOWN = jnp.eye(2)[:, None]
 
 
 def feature(latent):
-    return jnp.concatenate([latent.deter, jax.nn.one_hot(latent.stoch[..., 0], 2)], -1)
+    return Feature(latent.deter, jax.nn.one_hot(latent.ids, 2))
 
 
 def bandit(params, unknown_arm):
     """One pull an episode: whatever is pulled after it earns an earlier pull nothing."""
 
     def novelty(latent, action):
-        members = lambda a: jnp.where(a == unknown_arm, UNKNOWN, KNOWN_NOISE)  # noqa: E731
-        return jax.vmap(lambda a: intrinsic.jsd(members(a)))(action)
+        return jax.vmap(lambda a: jsd(jnp.where(a == unknown_arm, UNKNOWN, KNOWN_NOISE)))(action)
 
-    def policy(latent, mask, keys):
+    def act(latent, mask, keys_n):
         logits = NET.apply({"params": params}, feature(latent), method="act")
-        return actor_critic.sample_action(logits, None, keys, SPEC, CFG)
+        return policy.sample_action(logits, None, keys_n, SPEC, CFG)
 
-    zeros = lambda latent: jnp.zeros(latent.deter.shape[0])  # noqa: E731
+    def zeros(latent):
+        return jnp.zeros(latent.deter.shape[0])
+
     return ModelFns(
         step=lambda latent, action, uniform: latent,
         heads=lambda latent: (zeros(latent), zeros(latent)),
         mask=lambda latent: None,
-        policy=policy,
+        policy=act,
         novelty=novelty,
         value=lambda latent: {"intrinsic": zeros(latent)},
     )
@@ -62,39 +68,38 @@ def chance_of_second_arm(unknown_arm, late):
     dreams = DreamConfig(starts=N, horizons=(PULLS,), chunk=PULLS)
 
     def update(params, i):
-        dreamed = imagination.imagine(
-            jax.random.key(1),
-            i,
-            jnp.arange(N),
-            START,
-            PULLS,
-            bandit(params, unknown_arm),
-            1,
-            dreams,
+        keys_n = mesh_keys(jax.random.key(1), Purpose.DREAM, jnp.arange(N), i)
+        fns = bandit(params, unknown_arm)
+        dreamed = imagination.imagine(keys_n, START, PULLS, fns, 1, dreams)
+        novelty = jnp.roll(dreamed.novelty, 1, 0) if late else dreamed.novelty
+        judged = targets(
+            Rollout(
+                reward={"intrinsic": novelty},
+                cont=dreamed.cont,
+                value_0={"intrinsic": jnp.full(N, 0.5)},
+                value_tp1=dreamed.value,
+                alive_0=jnp.ones(N),
+            ),
+            {"intrinsic": ReturnRange(zero, zero)},
+            horizon=PULLS,
+            boredom=zero,
+            update=i,
+            policy=EXPLORE,
+            cfg=CFG,
         )
-        found, _, _ = actor_critic.targets(
-            {"intrinsic": jnp.roll(dreamed.novelty, 1, 0) if late else dreamed.novelty},
-            dreamed.cont,
-            {"intrinsic": jnp.full(N, 0.5)},
-            dreamed.value,
-            jnp.ones(N),
-            PULLS,
-            {"intrinsic": ReturnScale(zero, zero)},
-            zero,
-            i,
-            EXPLORE,
-            CFG,
-        )
-        slow = actor_critic.slow_part(params)
-        data = ChunkData(dreamed.latent, dreamed.action, None, found)
-        grads, _ = actor_critic.gradients(
-            NET, params, slow, data, PULLS, PULLS, feature, SPEC, zero
+        grads, _ = losses.gradients(
+            params,
+            ChunkData(dreamed.latent, dreamed.action, None, judged.targets),
+            PolicyLearner(NET, networks.slow_part(params), zero, SPEC),
+            horizon=jnp.int32(PULLS),
+            chunk=PULLS,
+            feature_fn=feature,
         )
         return jax.tree.map(lambda p, g: p - g, params, grads), None
 
     params, _ = jax.lax.scan(update, net, jnp.arange(UPDATES))
-    logits = NET.apply({"params": params}, feature(START)[:1], method="act")
-    return jnp.exp(actor_critic.log_policy(logits, None, CFG))[0, 1]
+    logits = NET.apply({"params": params}, feature(START), method="act")
+    return jnp.exp(policy.log_policy(logits, None, CFG))[0, 1]
 
 
 @pytest.mark.parametrize("unknown_arm", [0, 1])

@@ -1,6 +1,6 @@
-"""The replay as a TPU compiles it: in place, without a copy of the rings and without collectives.
+"""The ring as a TPU compiles it: in place, without a copy of it and without collectives.
 
-Run as a script, this file compiles the replay's share of a training call at the sizes of v4_8 with
+Run as a script, this file compiles the ring's share of a training call at the sizes of v4_8 with
 libtpu (no TPU needed) and prints what the compiler says as one line of JSON.
 """
 
@@ -17,12 +17,16 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import NamedSharding
 
+from dtc.config.sections import ReplayConfig
 from dtc.core import mesh
-from dtc.core.types import Latent, Row
-from dtc.data import replay
+from dtc.core.keys import mesh_keys
+from dtc.core.types import Latent, Purpose, Row
+from dtc.data import ring
+from dtc.data.codec import Codec
+from dtc.data.ring import Layout
 
 NUM_ENVS, COLLECT, CALLS, UPDATES = 1024, 16, 2, 2
-CFG = replay.ReplayConfig(slots=4096, batch=256, length=64, frontier=1024)
+CFG = ReplayConfig(slots=4096, batch=256, length=64, frontier=1024)
 COLLECTIVE = r"all-reduce|all-gather|all-to-all|reduce-scatter|collective-\w+"
 WITHOUT_TPU = dict(  # libtpu asks neither a metadata server nor the lock of a real chip
     JAX_PLATFORMS="cpu",
@@ -40,27 +44,30 @@ def example() -> tuple[Row, Latent]:
     obs = {name: struct((size,), jnp.uint8) for name, size in sizes.items()}
     reward, flag, action = (struct((), t) for t in (jnp.float32, jnp.bool_, jnp.int32))
     latent = Latent(struct((1024,), jnp.bfloat16), struct((32,), jnp.uint8))
-    return Row(obs, reward, flag, flag, flag, action, action_mask=None), latent
+    return Row(obs, reward, flag, flag, flag, action), latent
 
 
-def train(root, state, rows_RN, latents_RN, codecs):
-    """The replay's part of a call: per iteration one add, then updates that use all they read."""
+def train(root, stored, rows_RN, latents_RN):
+    """The ring's part of a call: per iteration one add, then updates that use all they read."""
 
-    def update(state, step):
-        rows_BT, context_B, index = replay.sample(root, step, state, CFG, codecs)
-        leaves = jax.tree.leaves((rows_BT, context_B))
+    def update(stored, step):
+        id_B = mesh.global_ids(CFG.batch // mesh.num_devices())
+        keys_B = mesh_keys(root, Purpose.REPLAY_SAMPLE, id_B, step)
+        rows_TB, context_B, index = ring.sample(stored, keys_B, id_B, CFG)
+        by_sample = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), rows_TB)
+        leaves = jax.tree.leaves((by_sample, context_B))
         total_B = sum(x.reshape(x.shape[0], -1).astype(jnp.float32).sum(-1) for x in leaves)
-        deter_BTD = jnp.broadcast_to(total_B[:, None, None], (len(total_B), CFG.length, 1024))
-        stoch_BTS = rows_BT.obs["grid"][:, 1:, :32]
-        latents_BT = Latent(deter_BTD.astype(jnp.bfloat16), stoch_BTS)
-        return replay.write_back(state, index, latents_BT, codecs), None
+        deter_TBD = jnp.broadcast_to(total_B[None, :, None], (CFG.length, len(total_B), 1024))
+        ids_TBS = rows_TB.obs["grid"][1:, :, :32]
+        latents_TB = Latent(deter_TBD.astype(jnp.bfloat16), ids_TBS)
+        return ring.write_back(stored, index, latents_TB), None
 
-    def iteration(state, steps):
-        state = replay.add(state, rows_RN, latents_RN, CFG, codecs)
-        return jax.lax.scan(update, state, steps)
+    def iteration(stored, steps):
+        stored = ring.add(stored, rows_RN, latents_RN)
+        return jax.lax.scan(update, stored, steps)
 
     steps = jnp.arange(CALLS * UPDATES).reshape(CALLS, UPDATES)
-    return jax.lax.scan(iteration, state, steps)[0]
+    return jax.lax.scan(iteration, stored, steps)[0]
 
 
 def place(grid, tree, spec, *lead):
@@ -78,23 +85,23 @@ def compile_for_v4_8(data: int, ensemble: int):
     topology = topologies.get_topology_desc("v4:2x2x1", "tpu", chip_config_name="megacore")
     grid = mesh.make_mesh(data, ensemble, topology.devices)
     row, latent = example()
-    codecs = replay.make_codecs(row, latent, CFG)
-    state = jax.eval_shape(lambda: replay.init(NUM_ENVS, CFG, codecs))
-    specs, time_major = replay.specs(CFG), mesh.SHARDED_TIME_MAJOR
+    layout = Layout(Codec.of(row), Codec.of(latent))
+    stored = jax.eval_shape(lambda: ring.init(NUM_ENVS, CFG.slots, layout))
+    specs, time_major = ring.specs(layout), mesh.SHARDED_TIME_MAJOR
     args = (
         place(grid, jax.eval_shape(lambda: jax.random.key(0)), mesh.REPLICATED),
-        jax.tree.map(lambda x, spec: place(grid, x, spec), state, specs),
+        jax.tree.map(lambda x, spec: place(grid, x, spec), stored, specs),
         place(grid, row, time_major, COLLECT, NUM_ENVS),
         place(grid, latent, time_major, COLLECT, NUM_ENVS),
     )
     step = jax.shard_map(
-        lambda *args: train(*args, codecs),
+        train,
         mesh=grid,
         in_specs=(mesh.REPLICATED, specs, time_major, time_major),
         out_specs=specs,
         check_vma=True,
     )
-    ring_bytes = 4 * (state.rows.size + state.latents.size) // grid.size
+    ring_bytes = 4 * (stored.rows.size + stored.latents.size) // grid.size
     return jax.jit(step, donate_argnums=1).lower(*args).compile(), ring_bytes
 
 

@@ -1,0 +1,224 @@
+from dataclasses import replace
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec as P
+
+from dtc.behaviour import targets
+from dtc.behaviour.policy import policies
+from dtc.behaviour.targets import ReturnRange, Rollout, Targets
+from dtc.core import mesh, metrics
+from dtc.core.metrics import Mean
+from tests.meshes import on_mesh
+from tests.small_behaviour import CFG, KINDS, H, N, assert_close
+
+RNG = np.random.default_rng(0)
+DISCOUNTS = {"extrinsic": 0.95, "intrinsic": 0.8}
+PERCENTILES, RETURN_RATE, ENTROPY_RATE = (5.0, 95.0), 0.01, 0.05
+(MIX,) = policies(CFG)
+
+
+def normal(*shape):
+    return RNG.normal(size=shape).astype(np.float32)
+
+
+def returns_loop(reward, cont, value, discount):
+    result, later = np.zeros(reward.shape), value[-1]
+    for t in reversed(range(len(reward))):
+        later = reward[t] + discount * cont[t] * ((1 - CFG.lam) * value[t] + CFG.lam * later)
+        result[t] = later
+    return result
+
+
+class Problem(NamedTuple):
+    """Arguments of `targets`, up to the static ones."""
+
+    rollout: Rollout
+    ranges: dict
+    horizon: int
+    boredom: float
+    update: int
+
+
+PROBLEM = Problem(
+    Rollout(
+        reward={name: 2 * normal(H, N) for name in KINDS},
+        cont=RNG.uniform(0.5, 1, (H, N)).astype(np.float32),
+        value_0={name: normal(N) for name in KINDS},
+        value_tp1={name: normal(H, N) for name in KINDS},
+        alive_0=np.array([1, 0, 1, 1], np.float32),
+    ),
+    ranges={name: ReturnRange(np.float32(-0.3), np.float32(0.4)) for name in KINDS},
+    horizon=H,
+    boredom=0.25,
+    update=4,
+)
+
+
+def judge(problem):
+    rollout, ranges, horizon, boredom, update = problem
+    return targets.targets(
+        rollout, ranges, horizon=horizon, boredom=boredom, update=update, policy=MIX, cfg=CFG
+    )
+
+
+compiled_judge = jax.jit(judge)
+
+
+def changed(problem, **fields):
+    """The problem with other fields of its rollout."""
+    return problem._replace(rollout=problem.rollout._replace(**fields))
+
+
+def over_steps(problem, change):
+    """The problem with `change` applied to all that has a step of the dream."""
+    names = ("reward", "cont", "value_tp1")
+    return changed(problem, **{k: jax.tree.map(change, getattr(problem.rollout, k)) for k in names})
+
+
+def cut(problem, horizon, beyond):
+    """The problem with a horizon, and something else written beyond it."""
+
+    def plant(x):
+        return np.concatenate([x[:horizon], np.full_like(x[horizon:], beyond)])
+
+    return over_steps(problem, plant)._replace(horizon=horizon)
+
+
+def short(problem, horizon):
+    return over_steps(problem, lambda x: x[:horizon])._replace(horizon=horizon)
+
+
+def means(judged):
+    """The judged metrics, divided."""
+    return {
+        name: float(metrics.divided(x) if isinstance(x, Mean) else x)
+        for name, x in judged.metrics.items()
+    }
+
+
+def numpy_targets(problem):
+    """(returns, advantage, weight, runs, ranges) of a whole problem."""
+    rollout, cont = problem.rollout, problem.rollout.cont
+    after_end = {"extrinsic": 0.0, "intrinsic": problem.ranges["intrinsic"].low}
+    ret = {
+        name: returns_loop(
+            rollout.reward[name] + discount * (1 - cont) * after_end[name],
+            cont,
+            rollout.value_tp1[name],
+            discount,
+        )
+        for name, discount in DISCOUNTS.items()
+    }
+    runs = np.cumprod(np.concatenate([rollout.alive_0[None], cont[:-1]]), 0) > 0.5
+    rate = max(RETURN_RATE, 1 / (problem.update + 1))
+    advantage, ranges = np.zeros(cont.shape), {}
+    for name, weight, floor in (
+        ("extrinsic", 1.0, 1.0),
+        ("intrinsic", 0.5 * (1 - problem.boredom), 0.01),
+    ):
+        found = np.percentile(ret[name][runs], PERCENTILES)
+        old = problem.ranges[name]
+        low, high = (x + rate * (y - x) for x, y in zip(old, found, strict=True))
+        before = np.concatenate([rollout.value_0[name][None], rollout.value_tp1[name][:-1]])
+        delta = ret[name] - before
+        advantage += weight * (delta - delta[runs].mean()) / max(floor, high - low)
+        ranges[name] = ReturnRange(low, high)
+    alive = np.cumprod(np.concatenate([rollout.alive_0[None], CFG.discount * cont[:-1]]), 0)
+    return ret, advantage, alive, runs, ranges
+
+
+def test_targets_equal_a_loop():
+    found = compiled_judge(PROBLEM)
+    expected = numpy_targets(PROBLEM)
+    assert_close((*found.targets, found.ranges), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("beyond", [7.0, np.nan])
+def test_targets_of_a_cut_horizon_equal_those_of_a_shorter_dream(beyond):
+    horizon = 4
+    found = compiled_judge(cut(PROBLEM, horizon, beyond))
+    ret, *rest, theirs = numpy_targets(short(PROBLEM, horizon))
+    expected = jax.tree.map(lambda x: np.concatenate([x, np.zeros((H - horizon, N))]), (ret, *rest))
+    assert_close((*found.targets, found.ranges), (*expected, theirs), rtol=1e-4, atol=1e-5)
+    runs = rest[-1]
+    assert float(found.steps) == pytest.approx(runs.mean(), rel=1e-6)
+    mean = means(found)["extrinsic/return"]
+    assert mean == pytest.approx(ret["extrinsic"][runs].mean(), rel=1e-4)
+    assert all(np.isfinite(x) for x in jax.tree.leaves(found.metrics))
+
+
+def test_what_is_dreamed_beyond_an_end_moves_no_range_and_no_metric():
+    cont = np.ones((H, N), np.float32)
+    cont[2, 1] = 0.0  # the second dream ends there
+    alive = np.ones(N, np.float32)
+    alive[0] = 0.0  # the first begins at an end
+    reward = {name: x.copy() for name, x in PROBLEM.rollout.reward.items()}
+    for x in reward.values():
+        x[3:, 1], x[:, 0] = 1e3, 1e3
+    found = compiled_judge(changed(PROBLEM, cont=cont, alive_0=alive, reward=reward))
+    assert np.asarray(found.targets.runs).sum() == H * (N - 1) - (H - 3)
+    assert all(found.ranges[name].high < 100 for name in KINDS)
+    assert all(abs(x) < 100 for x in jax.tree.leaves((found.metrics, means(found))))
+
+
+def test_the_first_update_takes_the_percentiles_as_they_are():
+    found = compiled_judge(PROBLEM._replace(update=0))
+    for name in KINDS:
+        percentiles = (found.metrics[f"{name}/return_p05"], found.metrics[f"{name}/return_p95"])
+        assert found.ranges[name] == percentiles
+
+
+def test_full_boredom_removes_the_intrinsic_part_and_only_that():
+    bored = PROBLEM._replace(boredom=1.0)
+    other = changed(bored, reward=PROBLEM.rollout.reward | {"intrinsic": normal(H, N)})
+    found, after = compiled_judge(bored).targets, compiled_judge(other).targets
+    np.testing.assert_array_equal(found.advantage, after.advantage)
+    assert np.abs(compiled_judge(PROBLEM).targets.advantage - found.advantage).max() > 0.01
+    assert np.abs(found.returns["intrinsic"] - after.returns["intrinsic"]).max() > 0.01
+
+
+def test_both_rewards_have_a_part_in_the_advantage():
+    found = means(compiled_judge(PROBLEM))
+    size = {name: found[f"{name}/advantage"] for name in KINDS}
+    for name in KINDS:
+        assert 0.01 < size[name] / sum(size.values()) < 0.99
+
+
+def test_percentiles_and_means_are_those_of_all_devices():
+    per_start, per_step = mesh.SHARDED, mesh.SHARDED_TIME_MAJOR
+    rollout = Rollout(per_step, per_step, per_start, per_step, per_start)
+
+    @on_mesh(
+        (2, 2),
+        (Problem(rollout, P(), P(), P(), P()),),
+        (Targets(*4 * [per_step]), P(), P()),
+    )
+    def split(problem):
+        judged = judge(problem)
+        return judged.targets, judged.ranges, metrics.reduce(judged.metrics)
+
+    planted = cut(PROBLEM, 4, np.nan)._replace(boredom=np.float32(0.25), update=4)
+    whole = compiled_judge(planted)
+    assert_close(split(planted), (whole.targets, whole.ranges, means(whole)))
+
+
+# The entropy's weight
+
+
+def test_the_entropy_weight_follows_the_advantage_in_the_reward_free_policy_alone():
+    cfg = replace(CFG, mode="explore")
+    sizes = 1 + 4 * RNG.random(30)
+    found = {}
+    for policy in policies(cfg):
+        weight = jnp.float32(policy.entropy)
+        for t, size in enumerate(sizes):
+            weight = targets.next_entropy_weight(weight, size, jnp.int32(t), policy, cfg)
+        found[policy.name] = float(weight)
+    mean = sizes[:20].mean()  # a running mean until t = 1 / rate
+    for size in sizes[20:]:
+        mean += ENTROPY_RATE * (size - mean)
+    assert found == {"explore": pytest.approx(0.3 * mean), "task": pytest.approx(0.02)}

@@ -1,0 +1,160 @@
+import jax
+import numpy as np
+import pytest
+
+from dtc.core import normalizer
+from dtc.core.nets import Precision
+from dtc.core.normalizer import Moments
+from dtc.world_model import losses
+from tests.small_trunk import (
+    CFG,
+    PARAMS,
+    ROWS,
+    SEQUENCE,
+    SHAPES,
+    TRUNK,
+    B,
+    C,
+    S,
+    T,
+    log_softmax,
+    observe,
+    sigmoid,
+)
+
+RNG = np.random.default_rng(0)
+
+
+def normal(*shape):
+    return RNG.normal(size=shape).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def seen():
+    return jax.device_get(observe(PARAMS, SEQUENCE))
+
+
+def numpy_kl(log_p, log_q):
+    return (np.exp(log_p) * (log_p - log_q)).sum((-1, -2))
+
+
+def numpy_twohot_loss(logits, target):
+    bins = np.sign(np.linspace(-20, 20, 41)) * np.expm1(np.abs(np.linspace(-20, 20, 41)))
+    above = np.searchsorted(bins, target)
+    share = (target - bins[above - 1]) / (bins[above] - bins[above - 1])
+    log_p = log_softmax(logits)
+    return -(1 - share) * log_p[above - 1] - share * log_p[above]
+
+
+@pytest.fixture(scope="module")
+def terms(seen):
+    loss_fn = jax.jit(lambda *x: losses.losses(TRUNK, PARAMS, *x))
+    return jax.device_get(loss_fn(seen, SEQUENCE.obs, ROWS))
+
+
+@pytest.fixture(scope="module")
+def outputs(seen):
+    """(reward, continue, mask) logits and decoded leaves."""
+    feature = seen.feature(Precision())
+
+    def apply(method):
+        return jax.jit(lambda x: TRUNK.apply({"params": PARAMS}, x, method=method))(feature)
+
+    return jax.device_get((apply("heads"), apply("decode")))
+
+
+def test_there_is_one_loss_term_a_head_and_a_leaf(terms):
+    heads = {"dyn", "rep", "reward", "cont", "mask"}
+    assert set(terms) == heads | {f"obs/{name}" for name in SHAPES}
+    assert {x.shape for x in terms.values()} == {(T, B)}
+
+
+def test_dyn_and_rep_are_kls_with_one_free_nat(terms, seen):
+    kl = np.maximum(numpy_kl(seen.log_post, seen.log_prior), 1)
+    assert (kl == 1).any() and (kl > 1).any()
+    np.testing.assert_allclose(terms["dyn"], kl, rtol=1e-4)
+    np.testing.assert_array_equal(terms["dyn"], terms["rep"])
+
+
+def test_the_reward_loss_is_the_two_hot_cross_entropy(terms, outputs):
+    logits = outputs[0][0]
+    theirs = [
+        [numpy_twohot_loss(logits[t, b], ROWS.reward[t, b]) for b in range(B)] for t in range(T)
+    ]
+    np.testing.assert_allclose(terms["reward"], theirs, rtol=1e-4)
+
+
+def test_the_continue_loss_is_the_binary_cross_entropy_of_not_terminated(terms, outputs):
+    p = sigmoid(outputs[0][1])
+    theirs = -np.log(np.where(ROWS.terminated, 1 - p, p))
+    np.testing.assert_allclose(terms["cont"], theirs, rtol=1e-4)
+
+
+def test_the_mask_loss_is_the_summed_binary_cross_entropy(terms, outputs):
+    p = sigmoid(outputs[0][2])
+    theirs = -np.log(np.where(ROWS.action_mask, p, 1 - p)).sum(-1)
+    np.testing.assert_allclose(terms["mask"], theirs, rtol=1e-4)
+
+
+def test_a_vectors_loss_is_the_squared_symlog_error_in_standard_deviations(terms, outputs):
+    x = SEQUENCE.obs["vector"]  # standardised
+    theirs = ((outputs[1]["vector"] - np.sign(x) * np.log1p(np.abs(x))) ** 2).sum(-1)
+    np.testing.assert_allclose(terms["obs/vector"], theirs, rtol=1e-4)
+
+
+def test_what_is_decoded_has_the_unit_of_the_observation_once_restored(seen, outputs):
+    feature = seen.feature(Precision())
+    decoded = jax.jit(lambda x: losses.decode(TRUNK, PARAMS, x))(feature)
+    y = outputs[1]["vector"]
+    symexp = np.sign(y) * np.expm1(np.abs(y))
+    np.testing.assert_allclose(decoded["vector"], symexp, rtol=1e-4, atol=1e-5)
+    moments = Moments(normal(5), 0.5 + RNG.random(5).astype(np.float32))
+    restored = normalizer.restore({"vector": moments}, decoded)
+    theirs = moments.mean + np.sqrt(moments.var) * symexp
+    np.testing.assert_allclose(restored["vector"], theirs, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(restored["grid"].sum(-1), 1, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["grid", "tags"])
+def test_a_one_hot_leafs_loss_is_the_summed_cross_entropy(terms, outputs, name):
+    cells = (SEQUENCE.obs[name] * log_softmax(outputs[1][name])).reshape(T, B, -1)
+    np.testing.assert_allclose(terms[f"obs/{name}"], -cells.sum(-1), rtol=1e-4)
+
+
+def test_the_total_is_the_mean_of_the_scaled_terms(terms):
+    weighted = {name: {"rep": 0.1}.get(name, 1.0) * np.mean(x) for name, x in terms.items()}
+    assert float(losses.total(terms, CFG)) == pytest.approx(sum(weighted.values()), rel=1e-5)
+
+
+def test_kl_below_the_free_nats_gives_no_gradient():
+    # Pair 0 differs by little, pair 1 by much.
+    scale = np.array([0.05, 6.0], np.float32).reshape(2, 1, 1)
+    log_p, log_q = (log_softmax(scale * normal(2, S, C)) for _ in range(2))
+    both = jax.grad(lambda p, q: losses.kl(p, q, 1.0).sum(), (0, 1))(log_p, log_q)
+    assert numpy_kl(log_p, log_q)[0] < 1 < numpy_kl(log_p, log_q)[1]
+    for grad in both:
+        np.testing.assert_array_equal(grad[0], np.zeros((S, C)))
+        assert np.abs(grad[1]).min() > 0
+
+
+@pytest.fixture(scope="module")
+def kl_gradients(seen):
+    """Gradients of dyn and rep with respect to all that was observed."""
+    wide = seen._replace(log_prior=np.log(np.roll(np.exp(seen.log_prior), 1, -1)), ids=None)
+
+    def gradient(name):
+        def term(observed):
+            return losses.losses(TRUNK, PARAMS, observed, SEQUENCE.obs, ROWS)[name].sum()
+
+        return jax.grad(term)(wide)
+
+    return jax.jit(lambda: {name: gradient(name) for name in ("dyn", "rep")})()
+
+
+@pytest.mark.parametrize("name, trained, fixed", [
+    ("dyn", "log_prior", "log_post"), ("rep", "log_post", "log_prior"),
+])  # fmt: skip
+def test_each_kl_trains_its_own_side_only(kl_gradients, name, trained, fixed):
+    grad = kl_gradients[name]
+    np.testing.assert_array_equal(getattr(grad, fixed), np.zeros((T, B, S, C)))
+    assert np.abs(getattr(grad, trained)).max() > 0
