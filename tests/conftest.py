@@ -1,19 +1,48 @@
-"""Ten simulated CPU devices, strict JAX, and when a skipped TPU compile is a failure."""
+"""Ten simulated CPU devices, strict JAX, a cache of compiled programs; which tests are quick."""
 
 import os
+import shutil
+from importlib import metadata
+from pathlib import Path
+
+# Tests compile much and run little. Without LLVM's optimisation a train step compiles in half the
+# time, with the older emitter of loops, which jaxlib 0.11 has no more, in a quarter. Functions like
+# exp are those of any CPU.
+FLAGS = ["--xla_backend_optimization_level=0", "--xla_cpu_enable_platform_dependent_math=false"]
+if metadata.version("jaxlib").startswith("0.10."):
+    FLAGS.append("--xla_cpu_use_fusion_emitters=false")
+# Compiled programs are shared by all tests, the processes that they start, and later sessions;
+# `pytest --cache-clear` forgets them.
+CACHE = Path(__file__).parents[1] / ".pytest_cache" / "d" / "xla"
+CACHE_BYTES = 2**30
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-# Tests compile much and run little: less LLVM optimisation halves their time.
-os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+os.environ.setdefault("XLA_FLAGS", " ".join(FLAGS))
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(CACHE))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
 
-import jax
-import pytest
+import jax  # noqa: E402 (it reads the environment)
+import pytest  # noqa: E402
 
 NUM_DEVICES = 10  # holds the meshes of 8 devices and (2, 5)
+LONG = ("slow", "multiprocess", "tpu_aot", "gpu")  # what makes a test not quick
 
 jax.config.update("jax_num_cpu_devices", NUM_DEVICES)
 jax.config.update("jax_numpy_rank_promotion", "raise")
-jax.config.update("jax_enable_compilation_cache", False)
+
+
+def pytest_configure():
+    """Empties the cache of compiled programs where it has grown too large."""
+    if sum(path.stat().st_size for path in CACHE.glob("*")) > CACHE_BYTES:
+        shutil.rmtree(CACHE)
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m chooses
+def pytest_collection_modifyitems(items):
+    """Marks as quick what no marker calls long."""
+    for item in items:
+        if not any(map(item.get_closest_marker, LONG)):
+            item.add_marker("quick")
 
 
 @pytest.hookimpl(wrapper=True)

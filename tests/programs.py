@@ -1,5 +1,7 @@
 """Programs of the smoke config for tests of the train step and what stands on it."""
 
+from functools import cache
+
 import jax
 from dtc.configs import smoke
 
@@ -18,7 +20,11 @@ def smoke_config(mesh_shape=(1, 1), **changes):
     return config.from_dict(settings)
 
 
+@cache
 def program_on(mesh_shape, **changes):
-    """A Program on the first devices of this machine."""
+    """A Program on the first devices of this machine, one for all tests that ask for the same.
+
+    A test that replaces what a Program is made of needs one of its own: `program_on.__wrapped__`.
+    """
     devices = jax.devices()[: mesh_shape[0] * mesh_shape[1]]
     return Program(smoke_config(mesh_shape, **changes), mesh.make_mesh(*mesh_shape, devices))

@@ -15,10 +15,9 @@ ROOT = Path(__file__).parents[2]
 QUICK = ["--config=configs/smoke.py", "--config.env.name=chain", "--config.run.eval_episodes=4"]
 
 
-def start(*args, flags="", **popen):
+def start(*args, **popen):
     """A run in a process of its own, on the CPU."""
-    level = "--xla_backend_optimization_level=0"  # halves the time to compile
-    env = os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": f"{level} {flags}"}
+    env = os.environ | {"JAX_PLATFORMS": "cpu"}
     command = [sys.executable, str(ROOT / "launch/main.py"), *QUICK, *args]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     return subprocess.Popen(command, cwd=ROOT, env=env, **(pipes | popen))
