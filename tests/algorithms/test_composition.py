@@ -1,0 +1,1019 @@
+"""How the parts of the curious agent are joined: what each hands to the next, and what it does not.
+
+The parts themselves are tested in rooms of their own. Here a law is about two of them: which row an
+action belongs to, whose parameters a dream uses, where a gradient goes. tests/mutants.py plants the
+faults that these laws are there to see.
+"""
+
+from dataclasses import replace
+from functools import cache, partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec as P
+
+from dtc.algorithms.curious import acting, algorithm, dreams, judging, learn
+from dtc.algorithms.curious.batch import sample
+from dtc.algorithms.curious.model import TrunkOut
+from dtc.behaviour import losses
+from dtc.behaviour.networks import slow_part
+from dtc.behaviour.policy import log_prob_and_entropy
+from dtc.core import distributions as dist
+from dtc.core import mesh, normalizer
+from dtc.core.metrics import Mean
+from dtc.core.nets import Precision
+from dtc.core.normalizer import Moments
+from dtc.core.numerics import ema, ema_from_start
+from dtc.core.types import Latent, TimeStep
+from dtc.curiosity import drive
+from dtc.data import ring
+from dtc.training import evaluation, trainer
+from dtc.training.algorithm import Acted, ActKeys, Algorithm, Seen
+from dtc.training.carrier import Machine
+from dtc.training.evaluation import Outcome, Trace
+from dtc.world_model import ensemble, imagination, rssm
+from dtc.world_model.ensemble import Transitions
+from tests.algorithms.scene import (
+    HORIZONS,
+    LATENTS,
+    MEMBERS,
+    NUM_ROWS,
+    ROWS,
+    SIZES,
+    STARTS,
+    UPDATE,
+    WALK,
+    A,
+    B,
+    M,
+    N,
+    Scene,
+    T,
+    noise,
+    scene,
+    stored_ring,
+    time_of,
+    walk,
+)
+from tests.programs import smoke_config
+
+H, EACH = HORIZONS[-1], STARTS // B  # dreamed steps, dreams of each sequence
+
+
+def assert_equal(ours, theirs):
+    jax.tree.map(np.testing.assert_array_equal, ours, theirs)
+
+
+def assert_close(ours, theirs, rtol=2e-5, atol=2e-6):
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=rtol, atol=atol), ours, theirs)
+
+
+def differ(ours, theirs):
+    """Whether any leaf differs by more than rounding."""
+    near = jax.tree.map(lambda x, y: np.allclose(x, y, rtol=1e-4, atol=1e-6), ours, theirs)
+    return not jax.tree.all(near)
+
+
+def explorer() -> Scene:
+    """The scene whose explorer acts while a task policy learns on the side; both without unimix."""
+    return scene(behaviour__mode="explore", behaviour__unimix=0.0)
+
+
+# Collecting
+
+
+def wanderer(is_box: bool) -> Algorithm:
+    """Acts at random, is overruled each time, and stores the action it was shown and the call."""
+
+    def act(learner, state, seen, keys):
+        uniform = jax.vmap(jax.random.uniform)(keys.policy)
+        action = 2 * uniform[:, None] - 1 if is_box else (A * uniform).astype(jnp.int32)
+        return Acted(state + 1, action, latent={"before": seen.action, "call": state})
+
+    return Algorithm(
+        name="wanderer",
+        init=lambda root: (),
+        init_acting=lambda num: jnp.zeros(num, jnp.int32),
+        act=act,
+        learn=lambda draws, learner, collected, stored: None,
+        evaluated={"greedy": act},
+        constrain=lambda learner, seen, action: -action if is_box else (action + 1) % A,
+    )
+
+
+def wandering(is_box: bool = False) -> Machine:
+    """The machine in which it walks."""
+    return Machine(walk(is_box), N, 6, 6, 1, M, has_latents=True, algorithm=wanderer(is_box))
+
+
+@cache
+def walked(is_box: bool = False):
+    """(rows, latents) of two collections, [12, N, ...], as the ring holds them."""
+    machine = wandering(is_box)
+
+    def run():
+        carrier = trainer.init(jnp.uint32(0), machine)  # the first collection is the prefill
+        return trainer.collect(carrier, machine)[0].replay
+
+    return ring.history(jax.jit(run)())
+
+
+def test_a_row_holds_what_was_executed_there_and_the_next_row_what_that_brought():
+    rows, _ = walked()
+    np.testing.assert_array_equal(rows.action, (rows.proposed + 1) % A)
+    brought = 10 * rows.action[:-1] + rows.obs["step"][:-1] + 1.0
+    np.testing.assert_array_equal(rows.reward[1:], np.where(rows.first[1:], 0, brought))
+    np.testing.assert_array_equal(rows.first, rows.obs["step"] == 0)
+    np.testing.assert_array_equal(rows.first[1:], rows.last[:-1])
+    assert rows.terminated.any() and rows.truncated.any()
+
+
+def test_what_acting_sees_next_is_the_action_that_was_executed():
+    rows, latents = walked()
+    np.testing.assert_array_equal(latents["before"][1:], rows.action[:-1])
+    assert not latents["before"][0].any()
+
+
+def test_a_latent_is_stored_beside_the_row_it_was_acted_on():
+    _, latents = walked()
+    np.testing.assert_array_equal(latents["call"], np.indices((12, N))[0])
+
+
+def test_the_environment_gets_the_action_stretched_over_its_box():
+    rows, _ = walked(is_box=True)
+    asked = 2 + (rows.action[:-1, :, 0] + 1) / 2 * (6 - 2)
+    brought = 10 * asked + rows.obs["step"][:-1] + 1
+    np.testing.assert_allclose(rows.reward[1:], np.where(rows.first[1:], 0, brought), rtol=1e-5)
+    assert np.ptp(rows.action) > 1
+
+
+def seen_at(obs, first, action) -> Seen:
+    """What acting is shown; rewards and ends it must not read."""
+    nothing = jnp.full(first.shape, jnp.nan)
+    never = jnp.zeros(first.shape, bool)
+    return Seen(TimeStep(obs, nothing, never, never, first), action)
+
+
+def test_acting_forgets_latent_and_action_where_an_episode_begins():
+    s = scene()
+    first = jnp.array([True, False, True, False])
+    obs = {"step": jnp.arange(N, dtype=jnp.uint8), "length": jnp.full(N, 4, jnp.uint8)}
+    keys = jax.random.split(jax.random.key(0), N)
+    observe = s.compiled(acting.observe)
+
+    def after(time, action):
+        before = jax.tree.map(lambda x: jnp.asarray(x[time]), LATENTS)
+        seen = seen_at(obs, first, jnp.full(N, action, jnp.int32))
+        return observe(s.learner, before, seen, keys)
+
+    one, other, third = after(0, 1), after(5, 1), after(0, 2)
+    for changed in (other, third):
+        same = np.isclose(one.deter, changed.deter, rtol=1e-5).all(-1)
+        np.testing.assert_array_equal(same, first)
+    np.testing.assert_array_equal(one.ids[first], other.ids[first])
+
+
+def test_acting_finds_the_posterior_that_learning_finds_with_the_same_draws():
+    s = scene()
+    index = s.batch.sampled
+    time = time_of(index.slot)  # of the context rows
+    keys = jax.random.split(jax.random.key(1), B)
+    uniform = jax.vmap(lambda k: jax.random.uniform(k, (s.agent.model.groups,)))(keys)
+    _, (learned, _) = s.trunk_loss_fn(s.params.trunk, s.batch, s.uniform.at[0].set(uniform))
+    obs = {name: jnp.asarray(x[time + 1, index.env]) for name, x in ROWS.obs.items()}
+    first = jnp.asarray(ROWS.first[time + 1, index.env])
+    seen = seen_at(obs, first, jnp.asarray(ROWS.action[time, index.env]))
+    acted = s.compiled(acting.observe)(s.learner, s.batch.context, seen, keys)
+    assert first.any() and not first.all()
+    np.testing.assert_allclose(acted.deter, learned.deter[0], rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(acted.ids, learned.ids[0])
+
+
+def forced(behaviour, name, action):
+    """The parameters of behaviour with a policy that always takes one action."""
+    last = behaviour[name]["actor"]["Dense_0"]
+    last = {"kernel": 0 * last["kernel"], "bias": 50.0 * (jnp.arange(A) == action)}
+    actor = behaviour[name]["actor"] | {"Dense_0": last}
+    return behaviour | {name: behaviour[name] | {"actor": actor}}
+
+
+def actions_of(act_fn):
+    """What is done where each set of parameters prefers an action of its own.
+
+    0: the latest explorer, 1: the latest task policy or the averaged explorer, 2: the averaged task
+    policy.
+    """
+    s = explorer()
+    latest = forced(forced(s.params.behaviour, "explore", 0), "task", 1)
+    average = forced(forced(s.learner.average, "explore", 1), "task", 2)
+    learner = s.learner._replace(params=s.params._replace(behaviour=latest), average=average)
+    obs = {"step": jnp.ones(N, jnp.uint8), "length": jnp.full(N, 4, jnp.uint8)}
+    seen = seen_at(obs, jnp.zeros(N, bool), jnp.zeros(N, jnp.int32))
+    keys = ActKeys(*[jax.random.split(jax.random.key(2), N)] * 2)
+    state = jax.tree.map(lambda x: jnp.asarray(x[0]), LATENTS)
+    return jax.jit(act_fn)(learner, state, seen, keys).action.tolist()
+
+
+@cache
+def explorer_algorithm() -> Algorithm:
+    """The explorer as the machine sees it."""
+    cfg = smoke_config(**SIZES, behaviour__mode="explore", behaviour__unimix=0.0)
+    return algorithm.make(cfg, WALK.spec, Precision())
+
+
+def test_an_explorer_collects_with_its_latest_parameters():
+    assert actions_of(explorer_algorithm().act) == [0] * N
+
+
+@pytest.mark.parametrize("kind", ["greedy", "sampled"])
+def test_what_is_evaluated_is_the_average_of_the_task_policy_whoever_collects(kind):
+    assert actions_of(explorer_algorithm().evaluated[kind]) == [2] * N
+
+
+# Replay
+
+
+def test_a_batch_is_the_rows_after_a_stored_latent_each_with_the_action_before_it():
+    s = scene()
+    batch, index = s.batch, s.batch.sampled
+    time_TB = time_of(index.slot)[None] + np.arange(1, T + 1)[:, None]
+    assert time_TB.max() < NUM_ROWS  # no window crosses the write head
+    env_TB = np.broadcast_to(index.env, time_TB.shape)
+    one_hot = np.eye(A, dtype=np.float32)
+    for name in ("reward", "terminated", "truncated", "first", "action", "action_mask"):
+        expected = getattr(ROWS, name)[time_TB, env_TB]
+        np.testing.assert_array_equal(getattr(batch.rows, name), expected, err_msg=name)
+    np.testing.assert_array_equal(batch.first, batch.rows.first)
+    np.testing.assert_array_equal(batch.action, one_hot[ROWS.action[time_TB, env_TB]])
+    np.testing.assert_array_equal(batch.previous, one_hot[ROWS.action[time_TB - 1, env_TB]])
+    for ours, stored in zip(batch.context, LATENTS, strict=True):
+        np.testing.assert_array_equal(ours, stored[time_TB[0] - 1, env_TB[0]])
+    raw = np.stack([ROWS.obs[name][time_TB, env_TB] for name in ("step", "length")], -1)
+    np.testing.assert_array_equal(batch.encoded["vector"], raw)
+    mean, var = (np.asarray(x) for x in s.learner.normalizer["vector"])
+    expected = (raw - mean) / np.sqrt(var)
+    np.testing.assert_allclose(batch.obs["vector"], expected, rtol=1e-5)
+
+
+def test_without_a_stored_latent_a_sequence_begins_like_an_episode():
+    s = scene()
+    batch = s.compiled(sample)(s.draws, s.learner, stored_ring(has_latents=False))
+    assert batch.first[0].all()
+    assert not any(x.any() for x in jax.tree.leaves(batch.context))
+    np.testing.assert_array_equal(batch.first[1:], s.batch.rows.first[1:])
+
+
+# Trunk
+
+
+def test_nothing_from_before_an_episode_reaches_it():
+    s, begin = scene(), 2
+    before = jnp.arange(T)[:, None, None] < begin
+
+    def seen(first, batch):
+        batch = batch._replace(first=batch.first.at[1:].set(False).at[begin].set(first))
+        return s.trunk_loss_fn(s.params.trunk, batch, s.uniform)[1][0]
+
+    other = s.batch._replace(
+        obs={name: jnp.where(before, x + 1, x) for name, x in s.batch.obs.items()},
+        previous=jnp.where(jnp.arange(T)[:, None, None] <= begin, 0.5, s.batch.previous),
+        context=s.batch.context._replace(deter=s.batch.context.deter + 1),
+    )
+    after = jax.tree.map(lambda x: x[begin:], (seen(True, s.batch), seen(True, other)))
+    assert_equal(*after)
+    assert differ(seen(False, s.batch).deter[begin:], seen(False, other).deter[begin:])
+
+
+@pytest.mark.parametrize(
+    ("field", "term"), [("reward", "reward"), ("terminated", "cont"), ("action_mask", "mask")]
+)
+def test_heads_learn_what_arrived_with_their_row(field, term):
+    s, t, b = scene(), 2, 1
+    x = getattr(s.batch.rows, field)
+    changed = x.at[t, b].set(~x[t, b] if x.dtype == bool else x[t, b] + 7)
+    batch = s.batch._replace(rows=s.batch.rows._replace(**{field: changed}))
+    terms = s.trunk_loss_fn(s.params.trunk, batch, s.uniform)[1][1]
+    for name, before in s.terms.items():
+        where = np.argwhere(np.asarray(terms[name] != before)).tolist()
+        assert where == ([[t, b]] if name == term else []), name
+
+
+def test_a_time_limit_is_no_end_of_the_world():
+    s = scene()
+    batch = s.batch._replace(rows=s.batch.rows._replace(truncated=~s.batch.rows.truncated))
+    assert_equal(s.trunk_loss_fn(s.params.trunk, batch, s.uniform)[1][1], s.terms)
+
+
+def replay_value(s: Scene, start_return=None):
+    """The replay-value loss and its gradients, with returns dreamed from the starts."""
+    if start_return is None:
+        start_return = s.lesson("task").start_return["extrinsic"]
+    return s.replay_value("task", start_return)
+
+
+def trunk_gradient(s: Scene, deter=None, stoch=None):
+    """The gradient of the trunk's loss and of what else is asked of its states."""
+
+    def out(trunk):
+        return s.trunk_loss_fn(trunk, s.batch, s.uniform)[0]
+
+    given, pull_back = jax.vjp(out, s.params.trunk)
+    deter = jnp.zeros_like(given.deter) if deter is None else deter
+    stoch = jnp.zeros_like(given.stoch) if stoch is None else stoch
+    return pull_back(TrunkOut(jnp.ones(()), deter, stoch))[0]
+
+
+def test_the_trunk_learns_from_its_losses_and_from_the_value_of_its_states():
+    s = scene()
+    value = replay_value(s)[1]
+    expected = trunk_gradient(s, value.deter, value.stoch)
+    assert_close(s.gradients.trunk, expected)
+    for one in ({"deter": value.deter}, {"stoch": value.stoch}):  # both ways into the trunk count
+        assert differ(trunk_gradient(s, **one), expected)
+
+
+def test_without_value_grad_the_trunk_learns_from_its_losses_alone():
+    s = scene()
+    cfg = replace(s.agent.model, value_grad=False)
+    agent = replace(s.agent, trunk=s.agent.trunk.clone(cfg=cfg))
+    assert_close(s.run_page(agent).trunk, trunk_gradient(s))
+
+
+def test_the_acting_critic_learns_from_dreams_and_from_what_is_replayed():
+    s = scene()
+    from_replay = replay_value(s)[1].critic
+    expected = jax.tree.map(jnp.add, s.lesson("task").gradients, from_replay)
+    assert_close(s.gradients.behaviour["task"], expected)
+    assert all(np.abs(x).max() > 0 for x in jax.tree.leaves(from_replay["critic_extrinsic"]))
+    assert not any(x.any() for x in jax.tree.leaves(from_replay["actor"]))
+
+
+def test_replayed_returns_teach_only_the_critic_of_the_policy_that_earned_them():
+    names = {}
+    for s in (scene(), explorer()):
+        shapes = jax.eval_shape(partial(learn.gradients, agent=s.agent), s.draws, s.learner, s.ring)
+        names[s.agent.policies[0].name] = {n for n in shapes[1].scalars if "replay_value" in n}
+    assert names == {"task": {"task/loss/replay_value"}, "explore": set()}
+
+
+def replay_targets(s: Scene, boot_TB):
+    """[T - 1, B] lambda-returns along the batch, by the equation of `replay_lambda_returns`."""
+    rows, cfg = s.batch.rows, s.agent.behaviour
+    target, later = np.zeros((T - 1, B)), np.asarray(boot_TB[-1], np.float64)
+    for t in reversed(range(T - 1)):
+        chain = 0 if t == T - 2 else cfg.lam * ~np.asarray(rows.last[t + 1])
+        rest = (1 - chain) * boot_TB[t + 1] + chain * later
+        later = rows.reward[t + 1] + cfg.discount * ~np.asarray(rows.terminated[t + 1]) * rest
+        target[t] = later
+    return jnp.asarray(target, jnp.float32)
+
+
+def test_a_replayed_return_bootstraps_from_what_was_dreamed_there_and_from_the_critic_elsewhere():
+    s, start_return = scene(), np.linspace(-3, 4, STARTS, dtype=np.float32)
+    policy, cfg, behaviour = s.agent.task, s.agent.behaviour, s.params.behaviour["task"]
+    state = Latent(s.seen.deter, s.seen.ids)
+    boot_TB = np.array(dreams.values_fn(s.agent, behaviour, policy, state)["extrinsic"])
+    for b in range(B):
+        for j in range(EACH):
+            boot_TB[s.starts.t[b, j], b] = start_return[b * EACH + j]
+    target_TB = replay_targets(s, boot_TB)
+    net, counts_TB = s.agent.net(policy), ~s.batch.rows.last[:-1]
+
+    @jax.jit
+    def loss(behaviour, deter, stoch):
+        feature = dreams.Feature(deter[:-1], stoch[:-1])
+        values = (net.apply({"params": x}, feature, method="values")["extrinsic"]
+                  for x in (behaviour, s.learner.slow["task"]))  # fmt: skip
+        loss_TB = losses.critic_loss(*values, target_TB, net.bins, cfg)
+        return s.agent.model.value_scale * jnp.where(counts_TB, loss_TB, 0).mean()
+
+    expected = jax.value_and_grad(loss, (0, 1, 2))(behaviour, s.seen.deter, s.seen.stoch)
+    found, gradients = replay_value(s, jnp.asarray(start_return))
+    assert not counts_TB.all()
+    np.testing.assert_allclose(found, expected[0], rtol=1e-5)
+    assert_close(tuple(gradients), expected[1])
+
+
+# Members
+
+
+def member_losses(s: Scene):
+    """[E, T - 1, B] KL of the posterior at t + 1 from what each member expects of (s_t, a_t)."""
+    before = jax.tree.map(lambda x: x[:-1].reshape(-1, *x.shape[2:]), s.seen)
+    action = s.batch.action[:-1].reshape(-1, A)
+    data = Transitions(Latent(before.deter, before.ids), action)
+    predict = jax.jit(partial(ensemble.predict, s.agent.member))
+    log_p = np.asarray(predict(s.params.members, data), np.float64)
+    log_q = np.asarray(s.seen.log_post[1:], np.float64).reshape(log_p.shape[1:])
+    return (np.exp(log_q) * (log_q - log_p)).sum((-2, -1)).reshape(MEMBERS, T - 1, B)
+
+
+def test_members_learn_the_next_posterior_wherever_no_episode_began():
+    s = scene()
+    counts_TB = ~np.asarray(s.batch.rows.first[1:])
+    expected = (member_losses(s) * counts_TB).sum((1, 2))
+    np.testing.assert_allclose(s.members[1].loss, expected, rtol=1e-5)
+    assert s.members[1].weight.tolist() == [counts_TB.sum()] * MEMBERS
+    assert 0 < counts_TB.sum() < counts_TB.size
+
+
+def test_a_pair_across_the_end_of_an_episode_teaches_nothing():
+    s = scene()
+    t, b = np.argwhere(np.asarray(s.batch.rows.first[1:]))[0]  # row t + 1 begins an episode
+
+    def learned(t_next):
+        log_post = s.seen.log_post.at[t_next, b].set(jnp.log(0.25))
+        return s.members_fn(s.params.members, s.seen._replace(log_post=log_post), s.terms, s.batch)[
+            0
+        ]
+
+    assert_equal(learned(t + 1), s.members[0])
+    counted = int(np.argwhere(~np.asarray(s.batch.rows.first[1:, b]))[0, 0])
+    assert differ(learned(counted + 1), s.members[0])
+
+
+def test_members_send_no_gradient_to_the_trunk():
+    s = scene()
+
+    def loss(deter, log_post):
+        seen = s.seen._replace(deter=deter, log_post=log_post)
+        sums = s.members_fn(s.params.members, seen, s.terms, s.batch)[1]
+        return sums.loss.sum() + sums.novelty.sum()
+
+    grads = jax.grad(loss, (0, 1))(s.seen.deter, s.seen.log_post)
+    assert not any(x.any() for x in grads)
+
+
+def test_a_ghost_neither_learns_nor_has_a_say_in_novelty():
+    s = scene()
+    with_ghost = jax.tree.map(lambda x: jnp.concatenate([x, x[:1] + 1]), s.params.members)
+    grads, sums, _ = s.members_fn(with_ghost, s.seen, s.terms, s.batch)
+    assert not any(x[MEMBERS].any() for x in jax.tree.leaves(grads))
+    assert sums.weight[MEMBERS] == 0 and sums.loss[MEMBERS] == 0
+    np.testing.assert_allclose(sums.novelty, s.members[1].novelty, rtol=1e-5)
+    assert_close(jax.tree.map(lambda x: x[:MEMBERS], grads), s.members[0])
+
+
+def test_novelty_that_counts_is_of_the_frontier_half_within_episodes():
+    s = scene()
+    _, sums, scalars = s.members
+    novelty_BT = np.asarray(sums.novelty).reshape(B, T - 1)
+    counts_BT = ~np.asarray(s.batch.rows.first[1:]).T
+    is_frontier_B = np.asarray(s.batch.sampled.id) % 2 == 0
+    for name, rows in (("novelty", is_frontier_B), ("novelty_replay", slice(None))):
+        found = scalars[f"curiosity/{name}"]
+        expected = novelty_BT[rows][counts_BT[rows]].mean()
+        np.testing.assert_allclose(found.total / found.weight, expected, rtol=1e-5)
+
+
+# Dreams
+
+
+def test_dreams_start_at_sampled_posteriors_under_global_numbers_and_not_alive_where_all_ended():
+    s = scene()
+    ended = jnp.asarray(np.indices((T, B)).sum(0) % 2 == 0)
+    batch = s.batch._replace(
+        rows=s.batch.rows._replace(terminated=ended, truncated=~ended),
+        sampled=s.batch.sampled._replace(id=s.batch.sampled.id + 100),
+    )
+    starts = s.starts_fn(s.draws, s.seen, batch)
+    assert all(len(set(t.tolist())) == EACH for t in starts.t)
+    t, b = np.asarray(starts.t).reshape(-1), np.asarray(starts.b).reshape(-1)
+    np.testing.assert_array_equal(b, np.repeat(np.arange(B), EACH))
+    np.testing.assert_array_equal(starts.ids, 100 * EACH + np.arange(STARTS))
+    np.testing.assert_array_equal(starts.latent.deter, s.seen.deter[t, b])
+    np.testing.assert_array_equal(starts.latent.ids, s.seen.ids[t, b])
+    np.testing.assert_array_equal(starts.alive, ~np.asarray(ended)[t, b])
+    assert 0 < starts.alive.sum() < STARTS
+
+
+def test_starts_send_no_gradient_to_the_trunk():
+    s = scene()
+
+    def total(deter):
+        return s.starts_fn(s.draws, s.seen._replace(deter=deter), s.batch).latent.deter.sum()
+
+    assert not jax.grad(total)(s.seen.deter).any()
+
+
+def test_no_two_dreams_share_their_draws_be_they_of_one_policy_or_of_two(monkeypatch):
+    s, taken = explorer(), []
+    monkeypatch.setattr(imagination, "imagine", lambda keys, *args: taken.append(keys))
+    for policy in s.agent.policies:
+        dreams.dream(s.draws, s.learner, s.params, scene().starts, policy, s.agent)
+    keys = np.concatenate([jax.random.key_data(x) for x in taken])
+    assert len(taken) == 2 and len(np.unique(keys, axis=0)) == 2 * STARTS
+
+
+def test_each_policy_dreams_with_its_own_actor_and_critics():
+    s = explorer()
+    behaviour = forced(forced(s.params.behaviour, "explore", 0), "task", 1)
+    params = s.params._replace(behaviour=behaviour)
+    state = jax.tree.map(lambda x: jnp.asarray(x[0]), LATENTS)
+    keys = jax.random.split(jax.random.key(0), N)
+    for action, (name, policy) in enumerate(s.policies.items()):
+        fns = dreams.model_fns(s.agent, params, policy)
+        assert jax.jit(fns.policy)(state, None, keys).tolist() == [action] * N
+        values = dreams.values_fn(s.agent, behaviour[name], policy, state)
+        assert_close(jax.jit(fns.value)(state), values)
+
+
+def test_a_dreamed_step_is_credited_with_where_its_action_leads_and_with_how_new_it_was():
+    s = scene()
+    dreamed, policy = s.dreamed("task"), s.agent.task
+    assert_equal(jax.tree.map(lambda x: x[0], dreamed.latent), s.starts.latent)
+
+    @jax.jit
+    def again(latent, action):
+        uniform = jnp.zeros((STARTS, s.agent.model.groups))
+        chosen = s.agent.action_input(action)
+        after = rssm.imagine_step(s.agent.trunk, s.params.trunk, latent, chosen, uniform)
+        reward, cont, _ = dreams.heads_fn(s.agent, s.params.trunk, latent)
+        value = dreams.values_fn(s.agent, s.params.behaviour["task"], policy, latent)
+        return (after.deter, dreams.novelty_fn(s.agent, s.params, latent, action)), (
+            reward,
+            cont,
+            value,
+        )
+
+    steps = [again(*jax.tree.map(lambda x, t=t: x[t], dreamed[:2])) for t in range(H)]
+    for t in range(H):
+        np.testing.assert_allclose(dreamed.novelty[t], steps[t][0][1], rtol=1e-5)
+        if t + 1 < H:
+            deter, (reward, cont, value) = steps[t][0][0], steps[t + 1][1]
+            np.testing.assert_allclose(dreamed.latent.deter[t + 1], deter, rtol=1e-5, atol=1e-6)
+            np.testing.assert_allclose(dreamed.reward[t], reward, rtol=1e-5, atol=1e-6)
+            ended = np.where(cont < s.agent.dream.end, 0, cont)
+            np.testing.assert_allclose(dreamed.cont[t], ended, rtol=1e-5)
+            assert_close({k: x[t] for k, x in dreamed.value.items()}, value)
+    assert 0 < (dreamed.cont == 0).mean() < 1
+
+
+def test_a_dream_takes_only_actions_that_its_model_allows_there():
+    s = scene()
+    dreamed = s.dreamed("task")
+    allowed = jax.jit(partial(dreams.heads_fn, s.agent))(s.params.trunk, dreamed.latent)[2]
+    allowed = np.asarray(allowed)
+    np.testing.assert_array_equal(dreamed.mask, allowed)
+    taken = np.take_along_axis(allowed, np.asarray(dreamed.action)[..., None], -1)[..., 0]
+    assert (taken | ~allowed.any(-1)).all()
+    assert not allowed.all(-1).all()
+
+
+def with_bucket(s: Scene, bucket: int):
+    """The learner at another horizon."""
+    return s.learner._replace(curiosity=s.learner.curiosity._replace(bucket=jnp.int32(bucket)))
+
+
+def test_a_dream_is_as_long_as_the_drive_says_and_its_beginning_does_not_depend_on_that():
+    s, short = scene(), HORIZONS[0]
+    dreamed = s.dreamed("task", with_bucket(s, 0))
+    assert_equal(*[jax.tree.map(lambda x: x[:short], d) for d in (dreamed, s.dreamed("task"))])
+    assert not any(x[short:].any() for x in jax.tree.leaves(dreamed))
+
+
+def test_nothing_beyond_the_horizon_teaches():
+    s, short = scene(), HORIZONS[0]
+
+    def lesson(fill):
+        def after(x):
+            fits = jnp.issubdtype(x.dtype, jnp.floating)
+            return x.at[short:].set(fill) if fits else x
+
+        dreamed = jax.tree.map(after, s.dreamed("task"))
+        return s.lesson("task", learner=with_bucket(s, 0), dreamed=dreamed)
+
+    assert_equal(lesson(0.0), lesson(jnp.nan))
+
+
+# What behaviour learns
+
+
+def rewarded(s: Scene, name: str, **changes):
+    """The dream of a policy with other rewards, continues or values."""
+    return s.dreamed(name)._replace(**changes)
+
+
+def lesson_equations(s: Scene, name: str):
+    """Returns, advantages and weights of a policy's dreams: float64 loops over their equations."""
+    policy, dreamed, cfg = s.policies[name], s.dreamed(name), s.agent.behaviour
+    state = s.learner.curiosity
+    behaviour = s.params.behaviour[name]
+    value_0 = dreams.values_fn(s.agent, behaviour, policy, s.starts.latent)
+    cont = np.asarray(dreamed.cont, np.float64)
+    alive = np.asarray(s.starts.alive, np.float64)
+    runs, weight = np.zeros(cont.shape, bool), np.zeros(cont.shape)
+    discount = max(r.discount for r in policy.rewards)
+    survival, discounted = alive, alive
+    for t in range(H):
+        runs[t], weight[t] = survival > 0.5, discounted
+        survival, discounted = survival * cont[t], discounted * discount * cont[t]
+    returns, advantage = {}, np.zeros(cont.shape)
+    for kind in policy.rewards:
+        old, reward = s.learner.ranges[name][kind.name], np.asarray(dreamed.reward, np.float64)
+        kind_weight = kind.weight
+        if kind.name == "intrinsic":
+            unit = (1 - kind.discount) / state.fast if policy.is_relative else 1
+            reward = np.asarray(dreamed.novelty, np.float64) * unit
+            reward = reward + kind.discount * (1 - cont) * old.low
+            kind_weight = kind_weight * (1 - state.boredom)
+        values = np.asarray(dreamed.value[kind.name], np.float64)
+        ret, later = np.zeros(cont.shape), values[-1]
+        for t in reversed(range(H)):
+            rest = (1 - cfg.lam) * values[t] + cfg.lam * later
+            later = reward[t] + kind.discount * cont[t] * rest
+            ret[t] = later
+        now = np.concatenate([np.asarray(value_0[kind.name])[None], values[:-1]])
+        low, high = np.percentile(ret[runs], cfg.percentiles)
+        rate = max(cfg.return_rate, 1 / (UPDATE + 1))
+        low, high = old.low + rate * (low - old.low), old.high + rate * (high - old.high)
+        delta = ret - now
+        scale = max(kind.floor, high - low)
+        returns[kind.name], advantage = (
+            ret,
+            advantage + kind_weight * (delta - delta[runs].mean()) / scale,
+        )
+    return returns, advantage, weight
+
+
+@pytest.mark.parametrize(("mode", "name"), [("mix", "task"), ("explore", "explore")])
+def test_a_policy_learns_from_its_dreams_what_the_equations_say(mode, name):
+    s = scene() if mode == "mix" else explorer()
+    arrays = lesson_equations(s, name)
+    returns, advantage, weight = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), arrays)
+    net, dreamed, cfg = s.agent.net(s.policies[name]), s.dreamed(name), s.agent.behaviour
+    feature, slow = s.agent.feature(dreamed.latent), {"params": s.learner.slow[name]}
+
+    @jax.jit
+    @jax.grad
+    def gradient(behaviour):
+        output, logits, _ = net.apply({"params": behaviour}, feature, method="everything")
+        slow_logits = net.apply(slow, feature, method="values")
+        log_p, entropy = log_prob_and_entropy(
+            output, dreamed.action, dreamed.mask, s.agent.spec, cfg
+        )
+        loss = -(log_p * advantage + s.learner.entropy[name] * entropy)
+        for kind, ret in returns.items():
+            loss += losses.critic_loss(logits[kind], slow_logits[kind], ret, net.bins, cfg)
+        return (weight * loss).mean()
+
+    lesson = s.lesson(name)
+    assert_close({k: x[0] for k, x in returns.items()}, lesson.start_return)
+    assert_close(lesson.gradients, gradient(s.params.behaviour[name]))
+
+
+def test_a_dream_from_a_state_where_all_has_ended_teaches_nothing():
+    s, over = scene(), 3
+    starts = s.starts._replace(alive=s.starts.alive.at[over].set(0.0))
+    dreamed = s.dreamed("task")
+    other = rewarded(s, "task", reward=dreamed.reward.at[:, over].add(5.0))
+    ours, theirs = (s.lesson("task", starts=starts, dreamed=d) for d in (dreamed, other))
+    assert_equal(ours.gradients, theirs.gradients)
+    assert_equal(ours.ranges, theirs.ranges)
+    assert differ(s.lesson("task").gradients, s.lesson("task", dreamed=other).gradients)
+
+
+def test_each_kind_of_reward_is_discounted_at_a_rate_of_its_own():
+    s, cfg = scene(), scene().agent.behaviour
+    cont = jnp.ones((H, STARTS))
+    value = s.dreamed("task").value
+    later = {k: v.at[-1].add(1.0) for k, v in value.items()}  # where the dream is cut
+    one, other = (
+        s.lesson("task", dreamed=rewarded(s, "task", cont=cont, value=v)).start_return
+        for v in (value, later)
+    )
+    discounts = {"extrinsic": cfg.discount, "intrinsic": cfg.intrinsic_discount}
+    for kind, discount in discounts.items():
+        expected = discount**H * cfg.lam ** (H - 1)
+        np.testing.assert_allclose(other[kind] - one[kind], expected, rtol=1e-4)
+
+
+def test_an_end_is_worth_nothing_to_the_task_and_a_familiar_place_to_curiosity():
+    s = scene()
+    dreamed = rewarded(s, "task", cont=jnp.zeros((H, STARTS)))
+    found = s.lesson("task", dreamed=dreamed).start_return
+    low, discount = s.learner.ranges["task"]["intrinsic"].low, s.agent.behaviour.intrinsic_discount
+    np.testing.assert_allclose(found["extrinsic"], dreamed.reward[0], rtol=1e-6)
+    np.testing.assert_allclose(found["intrinsic"], dreamed.novelty[0] + discount * low, rtol=1e-5)
+
+
+def test_an_action_of_more_reward_than_others_becomes_likelier():
+    s, chosen = scene(), 1
+    dreamed = s.dreamed("task")
+    free = jnp.ones_like(dreamed.mask)
+    still = {"cont": jnp.zeros((H, STARTS)), "novelty": jnp.zeros((H, STARTS)), "mask": free}
+    pays = 1e3 * (dreamed.action == chosen)  # far more than critics promise
+    found = s.lesson("task", dreamed=rewarded(s, "task", reward=pays, **still))
+    step = -found.gradients["actor"]["Dense_0"]["bias"]
+    assert step[chosen] > 0 and all(step[a] < 0 for a in range(A) if a != chosen)
+
+
+def test_what_all_actions_earn_beyond_the_critic_teaches_the_actor_nothing():
+    s, name = explorer(), "explore"  # one kind of reward: no other advantage beside it
+    over = jnp.zeros((H, STARTS))  # all ends at once, so a return is one reward
+    one, other = (
+        s.lesson(name, dreamed=rewarded(s, name, cont=over, novelty=s.dreamed(name).novelty + x))
+        for x in (0.0, 0.01)
+    )
+    raised = other.start_return["intrinsic"] - one.start_return["intrinsic"]
+    assert (raised > 0.01).all()
+    assert_close(other.gradients["actor"], one.gradients["actor"], rtol=1e-3, atol=1e-6)
+
+
+def test_an_action_that_is_not_allowed_is_not_learned_about():
+    s, never = scene(), 2
+    mask = jnp.broadcast_to(jnp.arange(A) != never, (H, STARTS, A))
+    dreamed = s.dreamed("task")
+    dreamed = rewarded(s, "task", mask=mask, action=dreamed.action % 2)
+    bias = s.lesson("task", dreamed=dreamed).gradients["actor"]["Dense_0"]["bias"]
+    assert bias[never] == 0 and all(bias[a] != 0 for a in range(A) if a != never)
+
+
+def curiosity(s: Scene, **changes):
+    """The learner with another state of the drive."""
+    changes = {name: jnp.float32(x) for name, x in changes.items()}
+    return s.learner._replace(curiosity=s.learner.curiosity._replace(**changes))
+
+
+def test_boredom_takes_from_the_intrinsic_advantage_alone():
+    s = scene()
+
+    def advantages(boredom):
+        scalars = s.lesson("task", learner=curiosity(s, boredom=boredom)).scalars
+        return {k: scalars[f"task/{k}/advantage"].total for k in ("extrinsic", "intrinsic")}
+
+    keen, bored = advantages(0.0), advantages(0.75)
+    np.testing.assert_allclose(bored["intrinsic"], 0.25 * keen["intrinsic"], rtol=1e-5)
+    assert bored["extrinsic"] == keen["extrinsic"]
+
+
+@pytest.mark.parametrize(("mode", "name"), [("mix", "task"), ("explore", "explore")])
+def test_a_reward_free_policy_alone_reads_novelty_in_units_of_its_mean(mode, name):
+    s = scene() if mode == "mix" else explorer()
+    novelty = s.dreamed(name).novelty
+
+    def worth(fast):
+        """What the novelty of the whole dream adds to the return."""
+        with_it, without = (
+            s.lesson(name, learner=curiosity(s, fast=fast), dreamed=rewarded(s, name, novelty=x))
+            for x in (novelty, 0 * novelty)
+        )
+        return with_it.start_return["intrinsic"] - without.start_return["intrinsic"]
+
+    np.testing.assert_allclose(worth(0.2), worth(0.1) * (1 if mode == "mix" else 0.5), rtol=1e-4)
+
+
+def test_the_weight_of_entropy_is_the_policy_s_own():
+    s = explorer()
+
+    def lesson(name, weight):
+        entropy = s.learner.entropy | {name: jnp.float32(weight)}
+        return s.lesson("explore", learner=s.learner._replace(entropy=entropy))
+
+    assert_equal(lesson("task", 0.1), lesson("task", 0.9))
+    none, some, more = (lesson("explore", w).scalars["explore/loss/actor"] for w in (0.0, 0.5, 1.0))
+    np.testing.assert_allclose(more - none, 2 * (some - none), rtol=1e-4)
+    assert more < none  # entropy is sought, not shunned
+
+
+def moved(ours, theirs):
+    """The networks whose gradients differ."""
+    return {name for name in ours if differ(ours[name], theirs[name])}
+
+
+@pytest.mark.parametrize("kind", ["extrinsic", "intrinsic"])
+def test_each_critic_learns_the_returns_of_its_own_kind(kind):
+    s, field = scene(), {"extrinsic": "reward", "intrinsic": "novelty"}[kind]
+    other = rewarded(s, "task", **{field: getattr(s.dreamed("task"), field) + 0.5})
+    found = moved(s.lesson("task").gradients, s.lesson("task", dreamed=other).gradients)
+    assert found - {"actor", "salience"} == {f"critic_{kind}"}
+
+
+@pytest.mark.parametrize("kind", ["extrinsic", "intrinsic"])
+def test_each_critic_is_held_by_the_slow_one_of_its_own_kind(kind):
+    s, name = scene(), f"critic_{kind}"
+    task = s.learner.slow["task"]
+    slow = {"task": task | {name: jax.tree.map(lambda x: 1.1 * x, task[name])}}
+    other = s.lesson("task", learner=s.learner._replace(slow=slow))
+    found = moved(s.lesson("task").gradients, other.gradients)
+    assert found - {"salience"} == {name}
+
+
+def test_a_slow_critic_that_agrees_with_the_return_adds_its_weight_and_takes_no_gradient():
+    cfg, bins = scene().agent.behaviour, 21
+    logits, slow = (jnp.asarray(noise({"x": jnp.zeros((2, 3, bins))}, i)["x"]) for i in (0, 1))
+    slow = slow - 1.6 * jnp.log1p(jnp.abs(dist.twohot_bins(bins))).reshape(1, 1, -1)
+    target = dist.twohot_mean(slow, dist.twohot_bins(bins))
+    found = losses.critic_loss(logits, slow, target, bins, cfg)
+    alone = dist.twohot_loss(logits, target, dist.twohot_bins(bins))
+    np.testing.assert_allclose(found, (1 + cfg.slow_scale) * alone, rtol=1e-5)
+    assert not jax.grad(lambda x: losses.critic_loss(logits, x, target, bins, cfg).sum())(
+        slow
+    ).any()
+
+
+# After the gradients
+
+
+def given_gradients(s: Scene):
+    """Gradients and what an update leaves besides, each with numbers of its own."""
+    one = scene()  # both agents see the same batch alike
+    scalars = {
+        "curiosity/novelty": Mean(jnp.float32(3.0), jnp.float32(10.0)),
+        "curiosity/novelty_replay": Mean(jnp.float32(7.0), jnp.float32(10.0)),
+        "explore/intrinsic/advantage": Mean(jnp.float32(4.0), jnp.float32(10.0)),
+        "task/extrinsic/advantage": Mean(jnp.float32(9.0), jnp.float32(10.0)),
+    }
+    away = {"vector": Moments(jnp.array([0.3, -0.2]), jnp.array([1.1, 0.7]))}
+    grads = learn.Gradients(*noise(s.params, 7), away)
+    ranges = jax.tree.map(lambda x: x + 0.125, s.learner.ranges)
+    return grads, learn.UpdateInfo(one.seen, one.batch, ranges, scalars)
+
+
+@cache
+def update_fn():
+    """(learner, ring, gradients, info) -> what `learn` makes of them: no gradient is computed."""
+    s = explorer()
+
+    def update(learner, stored, grads, info):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(learn, "gradients", lambda *args: (grads, info))
+            return learn.learn(s.draws, learner, None, stored, s.agent)
+
+    return jax.jit(update)
+
+
+@cache
+def updated():
+    """The explorer after an update with the given gradients."""
+    s = explorer()
+    return update_fn()(s.learner, s.ring, *given_gradients(s))
+
+
+def test_the_drive_follows_the_novelty_of_the_frontier():
+    cfg, old = explorer().agent.curiosity, explorer().learner.curiosity
+    new = updated().learner.curiosity
+    steps = {"fast": cfg.fast_rate, "slow": cfg.slow_rate}
+    for name, rate in steps.items():
+        expected = ema_from_start(getattr(old, name), jnp.float32(0.3), rate, UPDATE + 1)
+        np.testing.assert_allclose(getattr(new, name), expected, rtol=1e-6)
+
+
+def test_a_bored_agent_dreams_less_far():
+    s = explorer()
+    lengths = []
+    for boredom in (0.0, 1.0):
+        state = curiosity(s, boredom=boredom).curiosity
+        after, _ = drive.update(state, state.fast, s.agent.curiosity, len(HORIZONS))
+        lengths.append(int(dreams.horizon_of(s.learner._replace(curiosity=after), s.agent)))
+    assert lengths == [HORIZONS[-1], HORIZONS[0]]
+
+
+def test_slow_critics_and_the_average_follow_the_parameters_that_the_update_has_made():
+    s, after = explorer(), updated().learner
+    cfg, made = s.agent.behaviour, after.params.behaviour
+    assert differ(made, s.params.behaviour)
+    slow = {
+        name: jax.tree.map(
+            lambda old, new: ema(old, new, cfg.slow_rate), old, slow_part(made[name])
+        )
+        for name, old in s.learner.slow.items()
+    }
+    average = jax.tree.map(
+        lambda old, new: ema_from_start(old, new, cfg.average_rate, UPDATE + 1),
+        s.learner.average,
+        made,
+    )
+    assert_close(after.slow, slow)
+    assert_close(after.average, average)
+
+
+def test_the_weight_of_entropy_follows_the_advantage_of_its_own_reward_free_policy():
+    s, after = explorer(), updated().learner.entropy
+    cfg, old = s.agent.behaviour, s.learner.entropy
+    wanted = cfg.explore_entropy * 0.4
+    expected = ema_from_start(old["explore"], wanted, cfg.entropy_rate, UPDATE + 1)
+    np.testing.assert_allclose(after["explore"], expected, rtol=1e-6)
+    assert after["task"] == old["task"]
+
+
+def test_moments_and_ranges_are_kept_for_the_next_update():
+    s = explorer()
+    grads, info = given_gradients(s)
+    after = updated().learner
+    expected = normalizer.follow(s.learner.normalizer, grads.deviations, jnp.int32(UPDATE))
+    assert_close(after.normalizer, expected)
+    assert_equal(after.ranges, info.ranges)
+
+
+def test_moments_follow_what_the_environment_shows_and_not_what_networks_see():
+    s = scene()
+    old, raw = s.learner.normalizer["vector"], s.batch.encoded["vector"]
+    new = normalizer.follow(s.learner.normalizer, s.gradients.deviations, jnp.int32(0))["vector"]
+    np.testing.assert_allclose(new.mean, raw.mean((0, 1)), rtol=1e-5)
+    np.testing.assert_allclose(new.var, raw.var((0, 1)), rtol=1e-4)
+    assert differ(old.mean, new.mean)
+
+
+def test_posteriors_replace_the_latents_of_their_rows_and_the_context_rows_stay():
+    s, oldest = scene(), NUM_ROWS - M
+    expected = jax.tree.map(lambda x: x[oldest:].copy(), LATENTS)
+    index = s.batch.sampled
+    for b, context in enumerate(time_of(index.slot)):
+        rows = slice(context - oldest + 1, context - oldest + 1 + T)
+        expected.deter[rows, index.env[b]] = s.seen.deter[:, b]
+        expected.ids[rows, index.env[b]] = s.seen.ids[:, b]
+    _, latents = ring.history(updated().ring)
+    assert_equal(latents, expected)
+
+
+def test_each_member_is_clipped_by_a_gradient_of_its_own():
+    s = explorer()
+    grads, info = given_gradients(s)
+    huge = jax.tree.map(lambda x: x.at[1].multiply(1e4), grads.members)
+    after = update_fn()(s.learner, s.ring, grads._replace(members=huge), info).learner
+    ours, theirs = (
+        jax.tree.map(lambda x: jnp.delete(x, 1, 0), learner.params.members)
+        for learner in (after, updated().learner)
+    )
+    assert_equal(ours, theirs)
+
+
+def test_gradients_are_means_over_the_mesh_and_those_of_members_over_what_counts():
+    """On data x ensemble = 2 x 2; weights differ from device to device."""
+    shape = (2, 2)
+    on = mesh.make_mesh(*shape, jax.devices()[:4])
+    rng = np.random.default_rng(0)
+    trunk, members = (rng.normal(size=(*shape, 3)).astype(np.float32) for _ in range(2))
+    weight = np.array([[2.0, 5.0], [1.0, 3.0]], np.float32)
+
+    def reduce(trunk, members, weight):
+        away = {"vector": Moments(trunk[0, 0] + 1, trunk[0, 0] + 2)}
+        local = learn.Gradients(trunk[0, 0], members[0], {"task": -trunk[0, 0]}, away)
+        return learn.reduce_gradients(local, weight[0])
+
+    each, same = P("data", "ensemble"), P()
+    out = learn.Gradients(same, mesh.MEMBERS, same, same)
+    found = mesh.sharded(reduce, on, (each, each, each), out)(trunk, members, weight)
+    mean = trunk.mean((0, 1))
+    assert_close(found.trunk, mean)
+    assert_close(found.behaviour["task"], -mean)
+    assert_close(found.deviations["vector"], Moments(mean + 1, mean + 2))
+    assert_close(found.members, members.sum(0) / weight.sum(0)[:, None])
+
+
+def test_the_gradients_of_members_are_means_over_the_pairs_that_count():
+    s = scene()
+    sums, weight = s.members[0], s.members[1].weight[0]
+    assert_close(s.gradients.members, jax.tree.map(lambda x: x / weight, sums))
+
+
+# Evaluation
+
+
+@cache
+def evaluated_walk() -> Trace:
+    """An episode of each of N environments."""
+    machine = wandering()
+    act_fn = machine.algorithm.evaluated["greedy"]
+
+    def run():
+        root, ids = jax.random.key(3), jnp.arange(N)
+        return evaluation.run_episode(root, (), act_fn, ids, jnp.int32(1), machine)
+
+    return jax.device_get(jax.jit(run)())
+
+
+def test_an_evaluated_episode_is_paid_until_it_ends_and_nothing_follows_it():
+    trace = evaluated_walk()
+    length_N = trace.rows.obs["length"][0]
+    np.testing.assert_array_equal(trace.outcome.alive.sum(0), length_N)
+    time_TN = np.indices(trace.outcome.alive.shape)[0]
+    np.testing.assert_array_equal(trace.outcome.alive, time_TN < length_N)
+    paid = 10.0 * trace.rows.action + time_TN + 1
+    np.testing.assert_array_equal(trace.outcome.reward, np.where(time_TN < length_N, paid, 0))
+    assert len(set(length_N)) > 1
+
+
+@pytest.mark.parametrize("mode", ["mix", "explore"])
+def test_the_bias_of_a_value_is_what_the_averaged_task_critic_promises_beyond_the_return(mode):
+    s = scene() if mode == "mix" else explorer()
+    length_N, rng = np.array([2, 3, 4, 4]), np.random.default_rng(1)
+    time_TN, env_TN = np.indices((5, N))
+    truncated = (time_TN >= length_N) & (env_TN % 2 == 0)
+    reward = np.where(time_TN < length_N, rng.normal(size=time_TN.shape), 0).astype(np.float32)
+    rows, latents = jax.tree.map(lambda x: jnp.asarray(x[:5]), (ROWS, LATENTS))
+    rows = rows._replace(truncated=jnp.asarray(truncated))
+    trace = Trace(rows, latents, Outcome(jnp.asarray(reward), jnp.asarray(time_TN < length_N), {}))
+    found = s.compiled(judging.judge)(s.learner, trace)
+    policy, average = s.agent.task, s.learner.average["task"]
+    value_TN = dreams.values_fn(s.agent, average, policy, latents)["extrinsic"]
+    gamma = s.agent.behaviour.discount
+    for n, length in enumerate(length_N):
+        paid = sum(gamma**t * reward[t, n] for t in range(length))
+        rest = gamma**length * value_TN[length, n] if truncated[length, n] else 0
+        np.testing.assert_allclose(found["value"][n], value_TN[0, n], rtol=1e-4, atol=1e-6)
+        expected = value_TN[0, n] - paid - rest
+        np.testing.assert_allclose(found["value_bias"][n], expected, rtol=1e-4, atol=1e-5)

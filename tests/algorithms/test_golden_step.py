@@ -1,0 +1,138 @@
+"""One golden run of the curious agent in each mode: what it computes, to eight digits.
+
+The numbers mean nothing by themselves. That they change does: what an agent computes has changed.
+Where that was meant, one command writes the new ones:
+
+    UPDATE_GOLDEN=1 python -m pytest tests/algorithms/test_golden_step.py
+"""
+
+import json
+import os
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dtc.core.keys import Draws
+from dtc.training import trainer
+from tests.algorithms.scene import SIZES
+from tests.programs import program_on
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "step.json"
+COMMAND = "UPDATE_GOLDEN=1 python -m pytest tests/algorithms/test_golden_step.py"
+
+# Rounding in float64, whichever CPU and compiler. Zeros may differ in their last place.
+RTOL, ATOL = 1e-8, 1e-12
+
+MODES = {"mix": "feeder_ego", "explore": "chain", "task": "deepsea/4"}  # mode -> environment
+UPDATES = 5
+SETTINGS = SIZES | {
+    "env__num_envs": 4,
+    "replay__slots": 12,  # prefill and two rows an update: the ring wraps in the third
+    "run__prefill": 8,
+    "run__collect_steps": 2,
+    "precision__compute": "float64",
+    "precision__param": "float64",
+    # Everything is boring from the third update on, and the horizon falls before the last.
+    "curiosity__threshold": 10.0,
+    "curiosity__warmup": 2,
+    "curiosity__boredom_up": 0.4,
+}
+
+
+def norms(tree) -> dict[str, float]:
+    """The Euclidean norm of each leaf by its path."""
+    leaves = jax.tree_util.tree_leaves_with_path(jax.device_get(tree))
+    return {
+        jax.tree_util.keystr(path, simple=True, separator="/"): float(
+            np.linalg.norm(np.asarray(leaf, np.float64).reshape(-1))
+        )
+        for path, leaf in leaves
+    }
+
+
+def golden_run(mode: str) -> dict[str, dict[str, float]]:
+    """Metrics of each update, and the norm of all that is learned after the last, by name."""
+    machine = program_on((1, 1), env__name=MODES[mode], behaviour__mode=mode, **SETTINGS).machine
+
+    def init():
+        return trainer.init(jnp.uint32(0), machine)
+
+    def update(carrier):
+        # As trainer.learn, which rounds metrics to float32: too coarse here.
+        carrier, collected, _ = trainer.collect(carrier, machine)
+        draws = Draws(carrier.root, carrier.update)
+        learned = machine.algorithm.learn(draws, carrier.learner, collected, carrier.replay)
+        carrier = carrier._replace(
+            update=carrier.update + 1, learner=learned.learner, replay=learned.ring
+        )
+        return carrier, learned.metrics
+
+    carrier, update, run = jax.jit(init)(), jax.jit(update), {}
+    run["start"] = norms(carrier.learner.params)
+    for i in range(UPDATES):
+        carrier, metrics = update(carrier)
+        run[f"update {i}"] = {name: float(x) for name, x in metrics.items()}
+    run["end"] = norms(carrier.learner._replace(opt=None))
+    return run
+
+
+def changes(ours: dict, theirs: dict) -> list[str]:
+    """What differs, in the order of the run; numbers that are missing on one side first."""
+    flat, golden = ({(part, name): x for part, y in run.items() for name, x in y.items()}
+                    for run in (ours, theirs))  # fmt: skip
+    lines = [f"{part}: {name} is new" for part, name in flat if (part, name) not in golden]
+    lines += [f"{part}: {name} is gone" for part, name in golden if (part, name) not in flat]
+    for (part, name), was in golden.items():
+        now = flat.get((part, name), was)
+        if not np.isclose(now, was, rtol=RTOL, atol=ATOL):
+            lines.append(f"{part}: {name} was {was:.12g} and is {now:.12g}")
+    return lines
+
+
+@pytest.fixture
+def in_float64():
+    """64-bit numbers for one test."""
+    jax.config.update("jax_enable_x64", True)
+    yield
+    jax.config.update("jax_enable_x64", False)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_an_update_computes_what_it_always_has(mode, in_float64):
+    found = golden_run(mode)
+    stored = json.loads(GOLDEN.read_text()) if GOLDEN.exists() else {}
+    if os.environ.get("UPDATE_GOLDEN") == "1":
+        GOLDEN.write_text(json.dumps(stored | {mode: found}, indent=1, sort_keys=False) + "\n")
+        return
+    lines = changes(found, stored[mode])
+    shown = "\n  ".join(lines[:8])
+    assert not lines, (
+        f"{len(lines)} numbers of mode {mode} differ from {GOLDEN.name}, the first of them:\n"
+        f"  {shown}\n"
+        "What an agent computes has changed. If that was not meant, it is a fault, and the first "
+        "update above says where to look. If it was meant, say so in the commit and run\n"
+        f"  {COMMAND}"
+    )
+
+
+def test_the_golden_run_has_wrapped_its_ring_and_changed_its_horizon():
+    assert SETTINGS["run__prefill"] + 2 * UPDATES > SETTINGS["replay__slots"]
+    for mode, run in json.loads(GOLDEN.read_text()).items():
+        horizons = {run[f"update {i}"]["curiosity/horizon"] for i in range(UPDATES)}
+        assert horizons == {2.0, 4.0}, mode
+        assert all(np.isfinite(x) for part in run.values() for x in part.values())
+
+
+def test_a_difference_beyond_rounding_is_named():
+    run = {"update 0": {"a": 1.0, "b": 0.0}}
+    assert not changes({"update 0": {"a": 1 + 1e-9, "b": 1e-13}}, run)
+    assert changes({"update 0": {"a": 1 + 1e-7, "b": 0.0}}, run) == [
+        "update 0: a was 1 and is 1.0000001"
+    ]
+    assert changes({"update 0": {"a": 1.0, "c": 0.0}}, run) == [
+        "update 0: c is new",
+        "update 0: b is gone",
+    ]
