@@ -5,7 +5,6 @@ action belongs to, whose parameters a dream uses, where a gradient goes. tests/m
 faults that these laws are there to see.
 """
 
-from dataclasses import replace
 from functools import cache, partial
 
 import jax
@@ -17,7 +16,7 @@ from jax.sharding import PartitionSpec as P
 from dtc.algorithms.curious import acting, algorithm, dreams, judging, learn
 from dtc.algorithms.curious.batch import sample
 from dtc.algorithms.curious.model import TrunkOut
-from dtc.behaviour import losses
+from dtc.behaviour import losses, targets
 from dtc.behaviour.networks import slow_part
 from dtc.behaviour.policy import log_prob_and_entropy
 from dtc.core import distributions as dist
@@ -77,8 +76,8 @@ def differ(ours, theirs):
 
 
 def explorer() -> Scene:
-    """The scene whose explorer acts while a task policy learns on the side; both without unimix."""
-    return scene(behaviour__mode="explore", behaviour__unimix=0.0)
+    """The scene whose explorer acts while a task policy learns on the side."""
+    return scene(behaviour__mode="explore")
 
 
 # Collecting
@@ -219,7 +218,7 @@ def actions_of(act_fn):
 @cache
 def explorer_algorithm() -> Algorithm:
     """The explorer as the machine sees it."""
-    cfg = smoke_config(**SIZES, behaviour__mode="explore", behaviour__unimix=0.0)
+    cfg = smoke_config(**SIZES, behaviour__mode="explore")
     return algorithm.make(cfg, WALK.spec, Precision())
 
 
@@ -334,13 +333,6 @@ def test_the_trunk_learns_from_its_losses_and_from_the_value_of_its_states():
         assert differ(trunk_gradient(s, **one), expected)
 
 
-def test_without_value_grad_the_trunk_learns_from_its_losses_alone():
-    s = scene()
-    cfg = replace(s.agent.model, value_grad=False)
-    agent = replace(s.agent, trunk=s.agent.trunk.clone(cfg=cfg))
-    assert_close(s.run_page(agent).trunk, trunk_gradient(s))
-
-
 def test_the_acting_critic_learns_from_dreams_and_from_what_is_replayed():
     s = scene()
     from_replay = replay_value(s)[1].critic
@@ -372,7 +364,7 @@ def replay_targets(s: Scene, boot_TB):
 
 def test_a_replayed_return_bootstraps_from_what_was_dreamed_there_and_from_the_critic_elsewhere():
     s, start_return = scene(), np.linspace(-3, 4, STARTS, dtype=np.float32)
-    policy, cfg, behaviour = s.agent.task, s.agent.behaviour, s.params.behaviour["task"]
+    policy, behaviour = s.agent.task, s.params.behaviour["task"]
     state = Latent(s.seen.deter, s.seen.ids)
     boot_TB = np.array(dreams.values_fn(s.agent, behaviour, policy, state)["extrinsic"])
     for b in range(B):
@@ -386,8 +378,8 @@ def test_a_replayed_return_bootstraps_from_what_was_dreamed_there_and_from_the_c
         feature = dreams.Feature(deter[:-1], stoch[:-1])
         values = (net.apply({"params": x}, feature, method="values")["extrinsic"]
                   for x in (behaviour, s.learner.slow["task"]))  # fmt: skip
-        loss_TB = losses.critic_loss(*values, target_TB, net.bins, cfg)
-        return s.agent.model.value_scale * jnp.where(counts_TB, loss_TB, 0).mean()
+        loss_TB = losses.critic_loss(*values, target_TB, net.bins)
+        return dreams.REPLAY_VALUE_SCALE * jnp.where(counts_TB, loss_TB, 0).mean()
 
     expected = jax.value_and_grad(loss, (0, 1, 2))(behaviour, s.seen.deter, s.seen.stoch)
     found, gradients = replay_value(s, jnp.asarray(start_return))
@@ -626,8 +618,8 @@ def lesson_equations(s: Scene, name: str):
             later = reward[t] + kind.discount * cont[t] * rest
             ret[t] = later
         now = np.concatenate([np.asarray(value_0[kind.name])[None], values[:-1]])
-        low, high = np.percentile(ret[runs], cfg.percentiles)
-        rate = max(cfg.return_rate, 1 / (UPDATE + 1))
+        low, high = np.percentile(ret[runs], targets.PERCENTILES)
+        rate = max(targets.RETURN_RATE, 1 / (UPDATE + 1))
         low, high = old.low + rate * (low - old.low), old.high + rate * (high - old.high)
         delta = ret - now
         scale = max(kind.floor, high - low)
@@ -651,12 +643,10 @@ def test_a_policy_learns_from_its_dreams_what_the_equations_say(mode, name):
     def gradient(behaviour):
         output, logits, _ = net.apply({"params": behaviour}, feature, method="everything")
         slow_logits = net.apply(slow, feature, method="values")
-        log_p, entropy = log_prob_and_entropy(
-            output, dreamed.action, dreamed.mask, s.agent.spec, cfg
-        )
+        log_p, entropy = log_prob_and_entropy(output, dreamed.action, dreamed.mask, s.agent.spec)
         loss = -(log_p * advantage + s.learner.entropy[name] * entropy)
         for kind, ret in returns.items():
-            loss += losses.critic_loss(logits[kind], slow_logits[kind], ret, net.bins, cfg)
+            loss += losses.critic_loss(logits[kind], slow_logits[kind], ret, net.bins)
         return (weight * loss).mean()
 
     lesson = s.lesson(name)
@@ -802,16 +792,14 @@ def test_each_critic_is_held_by_the_slow_one_of_its_own_kind(kind):
 
 
 def test_a_slow_critic_that_agrees_with_the_return_adds_its_weight_and_takes_no_gradient():
-    cfg, bins = scene().agent.behaviour, 21
+    bins = 21
     logits, slow = (jnp.asarray(noise({"x": jnp.zeros((2, 3, bins))}, i)["x"]) for i in (0, 1))
     slow = slow - 1.6 * jnp.log1p(jnp.abs(dist.twohot_bins(bins))).reshape(1, 1, -1)
     target = dist.twohot_mean(slow, dist.twohot_bins(bins))
-    found = losses.critic_loss(logits, slow, target, bins, cfg)
+    found = losses.critic_loss(logits, slow, target, bins)
     alone = dist.twohot_loss(logits, target, dist.twohot_bins(bins))
-    np.testing.assert_allclose(found, (1 + cfg.slow_scale) * alone, rtol=1e-5)
-    assert not jax.grad(lambda x: losses.critic_loss(logits, x, target, bins, cfg).sum())(
-        slow
-    ).any()
+    np.testing.assert_allclose(found, 2 * alone, rtol=1e-5)
+    assert not jax.grad(lambda x: losses.critic_loss(logits, x, target, bins).sum())(slow).any()
 
 
 # After the gradients
@@ -882,7 +870,7 @@ def test_slow_critics_and_the_average_follow_the_parameters_that_the_update_has_
         for name, old in s.learner.slow.items()
     }
     average = jax.tree.map(
-        lambda old, new: ema_from_start(old, new, cfg.average_rate, UPDATE + 1),
+        lambda old, new: ema_from_start(old, new, learn.AVERAGE_RATE, UPDATE + 1),
         s.learner.average,
         made,
     )
@@ -894,7 +882,7 @@ def test_the_weight_of_entropy_follows_the_advantage_of_its_own_reward_free_poli
     s, after = explorer(), updated().learner.entropy
     cfg, old = s.agent.behaviour, s.learner.entropy
     wanted = cfg.explore_entropy * 0.4
-    expected = ema_from_start(old["explore"], wanted, cfg.entropy_rate, UPDATE + 1)
+    expected = ema_from_start(old["explore"], wanted, targets.ENTROPY_RATE, UPDATE + 1)
     np.testing.assert_allclose(after["explore"], expected, rtol=1e-6)
     assert after["task"] == old["task"]
 

@@ -142,7 +142,7 @@ def test_a_step_makes_actions_of_positive_advantage_likelier(sign):
     }
     chosen = (2, 1, ACTION[2, 1])
     before, after = (
-        np.asarray(policy.log_policy(outputs(p)[0], MASK, CFG))[chosen] for p in (PARAMS, stepped)
+        np.asarray(policy.log_policy(outputs(p)[0], MASK))[chosen] for p in (PARAMS, stepped)
     )
     assert sign * (after - before) > 1e-4
 

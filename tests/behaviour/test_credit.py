@@ -45,7 +45,7 @@ def bandit(params, unknown_arm):
 
     def act(latent, mask, keys_n):
         logits = NET.apply({"params": params}, feature(latent), method="act")
-        return policy.sample_action(logits, None, keys_n, SPEC, CFG)
+        return policy.sample_action(logits, None, keys_n, SPEC)
 
     def zeros(latent):
         return jnp.zeros(latent.deter.shape[0])
@@ -99,7 +99,7 @@ def chance_of_second_arm(unknown_arm, late):
 
     params, _ = jax.lax.scan(update, net, jnp.arange(UPDATES))
     logits = NET.apply({"params": params}, feature(START), method="act")
-    return jnp.exp(policy.log_policy(logits, None, CFG))[0, 1]
+    return jnp.exp(policy.log_policy(logits, None))[0, 1]
 
 
 @pytest.mark.parametrize("unknown_arm", [0, 1])

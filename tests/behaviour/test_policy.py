@@ -31,21 +31,21 @@ def test_each_mode_has_its_policies_with_the_acting_one_first(mode, expected):
 def test_masked_actions_have_probability_zero_and_are_never_taken():
     logits = np.array([[9.0, 0.0, 1.0]], np.float32)
     mask = np.array([[False, True, True]])
-    p = np.exp(policy.log_policy(logits, mask, CFG))
+    p = np.exp(policy.log_policy(logits, mask))
     assert p[0, 0] == 0 and p.sum() == pytest.approx(1, rel=1e-6)
-    sample = jax.jit(lambda *x: policy.sample_action(*x, DISCRETE, CFG))
+    sample = jax.jit(lambda *x: policy.sample_action(*x, DISCRETE))
     many = (np.repeat(x, 2000, 0) for x in (logits, mask))
     actions = sample(*many, jax.random.split(jax.random.key(0), 2000))
     share = np.bincount(actions, minlength=A) / 2000
     assert share[0] == 0 and abs(share[1] - p[0, 1]) < 4 * np.sqrt(0.25 / 2000)
-    assert policy.greedy_action(logits, mask, DISCRETE, CFG) == 2
+    assert policy.greedy_action(logits, mask, DISCRETE) == 2
 
 
 def test_a_tanh_gaussian_policy_stays_in_its_box():
     output = np.repeat(normal(1, 4), 500, 0)
-    sample = jax.jit(lambda keys: policy.sample_action(output, None, keys, BOX, CFG))
+    sample = jax.jit(lambda keys: policy.sample_action(output, None, keys, BOX))
     action = np.asarray(sample(jax.random.split(jax.random.key(0), 500)))
-    mode = policy.greedy_action(output, None, BOX, CFG)
+    mode = policy.greedy_action(output, None, BOX)
     assert action.shape == (500, 2) and np.abs(action).max() <= 1
     mean, std = policy.gaussian(output)
     np.testing.assert_allclose(mode, np.tanh(mean), rtol=1e-6)

@@ -227,7 +227,7 @@ def gradient():
         out = rssm.observe(TRUNK, params, *SEQUENCE._replace(obs=obs, first=first))
         terms = losses.losses(TRUNK, params, out, obs, ROWS)
         weighted = {name: x * weight_T[:, None] for name, x in terms.items()}
-        return losses.total(weighted, CFG)
+        return losses.total(weighted)
 
     return jax.jit(jax.grad(loss, (0, 1)))
 

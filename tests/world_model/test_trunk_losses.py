@@ -7,7 +7,6 @@ from dtc.core.nets import Precision
 from dtc.core.normalizer import Moments
 from dtc.world_model import losses
 from tests.small_trunk import (
-    CFG,
     PARAMS,
     ROWS,
     SEQUENCE,
@@ -123,7 +122,7 @@ def test_a_one_hot_leafs_loss_is_the_summed_cross_entropy(terms, outputs, name):
 
 def test_the_total_is_the_mean_of_the_scaled_terms(terms):
     weighted = {name: {"rep": 0.1}.get(name, 1.0) * np.mean(x) for name, x in terms.items()}
-    assert float(losses.total(terms, CFG)) == pytest.approx(sum(weighted.values()), rel=1e-5)
+    assert float(losses.total(terms)) == pytest.approx(sum(weighted.values()), rel=1e-5)
 
 
 def test_kl_below_the_free_nats_gives_no_gradient():
