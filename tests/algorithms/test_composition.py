@@ -210,7 +210,9 @@ def actions_of(act_fn):
     learner = s.learner._replace(params=s.params._replace(behaviour=latest), average=average)
     obs = {"step": jnp.ones(N, jnp.uint8), "length": jnp.full(N, 4, jnp.uint8)}
     seen = seen_at(obs, jnp.zeros(N, bool), jnp.zeros(N, jnp.int32))
-    keys = ActKeys(*[jax.random.split(jax.random.key(2), N)] * 2)
+    keys = ActKeys(*[jax.random.split(jax.random.key(3), N)] * 2)
+    policy = jax.vmap(jax.random.uniform)(keys.policy)
+    assert policy.max() < 1 - dist.UNIMIX  # none of these draws is of the uniform share
     state = jax.tree.map(lambda x: jnp.asarray(x[0]), LATENTS)
     return jax.jit(act_fn)(learner, state, seen, keys).action.tolist()
 
@@ -451,7 +453,7 @@ def test_a_ghost_neither_learns_nor_has_a_say_in_novelty():
 def test_novelty_that_counts_is_of_the_frontier_half_within_episodes():
     s = scene()
     _, sums, scalars = s.members
-    novelty_BT = np.asarray(sums.novelty).reshape(B, T - 1)
+    novelty_BT = np.asarray(sums.novelty).reshape(T - 1, B).T
     counts_BT = ~np.asarray(s.batch.rows.first[1:]).T
     is_frontier_B = np.asarray(s.batch.sampled.id) % 2 == 0
     for name, rows in (("novelty", is_frontier_B), ("novelty_replay", slice(None))):
@@ -635,7 +637,7 @@ def test_a_policy_learns_from_its_dreams_what_the_equations_say(mode, name):
     s = scene() if mode == "mix" else explorer()
     arrays = lesson_equations(s, name)
     returns, advantage, weight = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), arrays)
-    net, dreamed, cfg = s.agent.net(s.policies[name]), s.dreamed(name), s.agent.behaviour
+    net, dreamed = s.agent.net(s.policies[name]), s.dreamed(name)
     feature, slow = s.agent.feature(dreamed.latent), {"params": s.learner.slow[name]}
 
     @jax.jit
