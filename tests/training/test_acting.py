@@ -1,3 +1,5 @@
+"""Acting: what a row holds, what it is stored beside, what counts as a step."""
+
 from typing import NamedTuple
 
 import jax
@@ -5,19 +7,22 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dtc.core import mesh
+from dtc.algorithms.curious import acting as curious
+from dtc.algorithms.curious import agent as agents
+from dtc.algorithms.curious.algorithm import make, make_agent
+from dtc.core import normalizer
+from dtc.core.keys import mesh_keys
 from dtc.core.nets import Precision
+from dtc.core.normalizer import Moments
 from dtc.core.types import Array, ArraySpec, Environment, EnvSpec, Purpose, TimeStep
-from dtc.envs import vector
-from dtc.training import acting
-from dtc.training.acting import ActorState
-from dtc.world_model import rssm
+from dtc.training import acting, trainer
+from dtc.training.algorithm import Acted
+from dtc.training.carrier import Machine
+from dtc.world_model import latent, rssm
+from tests.programs import smoke_config
 
 N, R, A, SERIES = 3, 7, 4, 2
-SIZES = rssm.RSSMConfig(
-    deter=8, groups=3, classes=4, hidden=8, units=8, blocks=2, bins=11,
-    encoder_layers=1, decoder_layers=1, prior_layers=1,
-)  # fmt: skip
+CFG = smoke_config(model__deter=8, model__groups=3, model__hidden=8, model__blocks=2)
 
 
 class PayloadState(NamedTuple):
@@ -68,48 +73,60 @@ def payload():
 
 
 ENV, ROOT, IDS = payload(), jax.random.key(1), np.arange(N)
-TRUNK = rssm.make_trunk(SIZES, ENV.spec, Precision())
+AGENT = make_agent(CFG, ENV.spec, Precision())
+MACHINE = Machine(
+    ENV, N, prefill=0, collect_steps=R, updates_per_collect=1, slots=2 * R, has_latents=True,
+    algorithm=make(CFG, ENV.spec, Precision()),
+)  # fmt: skip
 
 
 def policy(latent, mask_NA, keys):
     """One of the allowed actions, by the key and the latent."""
     noise_NA = jax.vmap(lambda k: jax.random.uniform(k, (A,)))(keys)
-    noise_NA = (noise_NA + latent.deter[:, :A] + latent.stoch[:, :1]) % 1.0
+    noise_NA = (noise_NA + latent.deter[:, :A] + latent.ids[:, :1]) % 1.0
     return jnp.argmax(jnp.where(mask_NA, noise_NA, -1.0), -1).astype(jnp.int32)
 
 
+def act(learner, state, seen, keys):
+    """Acts with the agent's posterior and that policy."""
+    after = curious.observe(learner, state, seen, keys.state, AGENT)
+    return Acted(after, policy(after, seen.timestep.action_mask, keys.policy), latent=after)
+
+
 @pytest.fixture(scope="module")
-def params():
+def learner():
+    """A learner whose trunk and moments are noise."""
     rng = np.random.default_rng(0)
-    shapes = jax.eval_shape(lambda: rssm.init(jax.random.key(0), TRUNK))
-    drawn = jax.tree.map(lambda x: rng.normal(size=x.shape).astype(np.float32), shapes)
-    return drawn | {"scales": jax.tree.map(np.exp, drawn["scales"])}
+    whole = jax.jit(lambda: agents.init(jax.random.key(0), AGENT))()
+    trunk = jax.tree.map(lambda x: rng.normal(size=x.shape).astype(np.float32), whole.params.trunk)
+    moments = {"vector": Moments(np.array([0.3, -1.2], np.float32), np.array([0.5, 2.0]))}
+    return whole._replace(params=whole.params._replace(trunk=trunk), normalizer=moments)
 
 
-class Collected(NamedTuple):
+class Collections(NamedTuple):
     """Two collections, one after the other."""
 
-    start: ActorState
+    start: acting.Players
     rows: list
     latents: list
     infos: list
-    states: list
+    players: list
 
 
 @pytest.fixture(scope="module")
-def collected(params):
-    @jax.jit
-    def collect(state, episodes):
-        return acting.collect(
-            ROOT, state, episodes, params, policy, ENV, TRUNK, vector.NEXT_STEP, R
-        )
+def collected(learner):
+    start = jax.jit(lambda: acting.start(ROOT, jnp.asarray(IDS), MACHINE, acting.COLLECT))()
 
-    start = jax.jit(lambda: acting.init(ROOT, jnp.asarray(IDS), ENV, TRUNK, vector.NEXT_STEP))()
-    state, episodes, parts = start, (jnp.zeros(N), jnp.zeros(N)), []
+    @jax.jit
+    def collect(players):
+        carrier = trainer.Carrier(ROOT, jnp.int32(0), learner, *players, replay=None)
+        return acting.collect(carrier, MACHINE, act)
+
+    players, parts = start, []
     for _ in range(SERIES):
-        state, episodes, *part = collect(state, episodes)
-        parts.append((*part, state))
-    return jax.device_get(Collected(start, *map(list, zip(*parts, strict=True))))
+        players, latents, batch, info = collect(players)
+        parts.append((batch.rows, latents, info, players))
+    return jax.device_get(Collections(start, *map(list, zip(*parts, strict=True))))
 
 
 @pytest.fixture(scope="module")
@@ -121,8 +138,11 @@ def rows(collected):
 @pytest.fixture(scope="module")
 def arriving(collected, rows):
     """(reward, first, last) that each row's action led to, [2 R, N]."""
-    final = collected.states[-1].timestep
-    shift = lambda x, end: np.concatenate([x[1:], end[None]])  # noqa: E731
+    final = collected.players[-1].episodes.timestep
+
+    def shift(x, end):
+        return np.concatenate([x[1:], end[None]])
+
     return (
         shift(rows.reward, final.reward),
         shift(rows.first, final.first),
@@ -132,9 +152,8 @@ def arriving(collected, rows):
 
 def test_collecting_begins_at_first_observations_with_empty_latents(collected, rows):
     assert rows.first[0].all() and (rows.obs["step"][0] == 0).all()
-    assert not any(
-        x.any() for x in jax.tree.leaves((collected.start.latent, collected.start.action))
-    )
+    start = collected.start
+    assert not any(x.any() for x in jax.tree.leaves((start.acting, start.episodes.action)))
 
 
 def test_a_row_holds_the_action_taken_at_its_observation(rows, arriving):
@@ -165,30 +184,38 @@ def test_the_policy_acts_under_the_mask_of_its_row(rows):
 
 def test_an_action_is_the_policys_at_the_latent_and_the_mask_of_its_row(collected, rows):
     latents = jax.tree.map(lambda *x: np.concatenate(x), *collected.latents)
-    keys = lambda t: mesh.mesh_keys(ROOT, Purpose.ACT_POLICY, IDS, t)  # noqa: E731
-    again = jax.jit(jax.vmap(lambda t, z, mask: policy(z, mask, keys(t))))
+
+    @jax.jit
+    @jax.vmap
+    def again(t, state, mask):
+        return policy(state, mask, mesh_keys(ROOT, Purpose.ACT_POLICY, IDS, t))
+
     actions = again(np.arange(SERIES * R), latents, rows.action_mask)
     np.testing.assert_array_equal(rows.action, actions)
 
 
-def test_the_stored_latent_is_the_posterior_at_its_row(collected, rows, params):
+def test_the_stored_latent_is_the_posterior_at_its_row(collected, rows, learner):
     latents = jax.tree.map(lambda *x: np.concatenate(x), *collected.latents)
     actions = np.eye(A, dtype=np.float32)[rows.action]
-    before = np.concatenate([np.zeros((1, N, A), np.float32), actions[:-1]])
+    previous = np.concatenate([np.zeros((1, N, A), np.float32), actions[:-1]])
+
+    def draw(key):
+        return jax.random.uniform(key, (AGENT.model.groups,))
 
     @jax.jit
     def posterior():
-        draw = lambda k: jax.random.uniform(k, (SIZES.groups,))  # noqa: E731
-        keys = jax.vmap(lambda t: mesh.mesh_keys(ROOT, Purpose.ACT_LATENT, IDS, t))
+        keys = jax.vmap(lambda t: mesh_keys(ROOT, Purpose.ACT_LATENT, IDS, t))
         uniform = jax.vmap(jax.vmap(draw))(keys(jnp.arange(SERIES * R)))
-        obs = rssm.encode_batch(ENV.spec, rows.obs, 2)
-        empty = rssm.zero_latent(N, SIZES, Precision())
-        return rssm.observe(TRUNK, params, obs, before, rows.first, empty, uniform)
+        encoded = rssm.encode_batch(ENV.spec, rows.obs, 2)
+        obs = normalizer.standardise(learner.normalizer, encoded)
+        empty = latent.zero_latent(N, AGENT.model, Precision())
+        trunk = learner.params.trunk
+        return rssm.observe(AGENT.trunk, trunk, obs, previous, rows.first, empty, uniform)
 
     seen = posterior()
-    np.testing.assert_array_equal(latents.stoch, seen.ids)
+    np.testing.assert_array_equal(latents.ids, seen.ids)
     np.testing.assert_allclose(latents.deter, seen.deter, rtol=1e-5, atol=1e-6)
-    np.testing.assert_array_equal(collected.states[-1].latent.stoch, seen.ids[-1])
+    np.testing.assert_array_equal(collected.players[-1].acting.ids, seen.ids[-1])
 
 
 def test_calls_that_only_reset_are_no_env_steps(collected, arriving):
