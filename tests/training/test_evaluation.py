@@ -5,9 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dtc.algorithms.curious import agent
+from dtc.algorithms.curious import judging
+from dtc.algorithms.curious.algorithm import make_agent
+from dtc.algorithms.curious.dreams import novelty_fn
 from dtc.core import distributions as dist
-from dtc.data import replay
+from dtc.data import ring
 from dtc.training import evaluation
 from tests.programs import program_on
 
@@ -23,8 +25,8 @@ def single():
 
 def test_a_policy_is_paid_for_whole_episodes(single):
     program, carrier = single
-    found = jax.device_get(program.evaluate(carrier.root, carrier.params, jnp.int32(1)))
-    steps = program.agent.env.spec.max_steps
+    found = jax.device_get(program.evaluate(carrier.root, carrier.learner, jnp.int32(1)))
+    steps = program.machine.env.spec.max_steps
     assert found["return"] == found["length"] == steps  # the chain pays 1 a step
 
 
@@ -66,33 +68,40 @@ def test_evaluations_are_of_fresh_episodes():
 
 def test_the_dream_shows_an_episode_and_its_prediction(single):
     program, carrier = single
-    dream = jax.device_get(program.dream(carrier.root, carrier.params, jnp.int32(2)))
-    steps = program.agent.env.spec.max_steps
-    assert dream.alive.sum() == steps
-    for name, shape in program.agent.trunk.encoded:
-        assert dream.seen[name].shape == dream.predicted[name].shape == (steps, *shape)
-    assert np.isfinite(dream.error).all() and (dream.novelty >= 0).all()
-    assert dream.salience.shape == (steps, program.agent.model.groups + 1)
-    np.testing.assert_allclose(dream.salience.sum(1), 1, rtol=1e-5)
+    probe = program.probes["open_loop"]
+    shown = jax.device_get(probe(carrier.root, carrier.learner, jnp.int32(2)))
+    agent = agent_of(program)
+    steps = program.machine.env.spec.max_steps
+    assert shown.alive.sum() == steps
+    for name, shape in agent.trunk.encoded:
+        assert shown.seen[name].shape == shown.predicted[name].shape == (steps, *shape)
+    assert np.isfinite(shown.error).all() and (shown.novelty >= 0).all()
+    assert shown.salience.shape == (steps, agent.model.groups + 1)
+    np.testing.assert_allclose(shown.salience.sum(1), 1, rtol=1e-5)
 
 
-def with_value(params, value_bin):
-    """The parameters with a critic that gives every state the value of one bin of its output."""
-    critic = params.behaviour["task"]["critic_extrinsic"]
+def agent_of(program):
+    """The static side of a program's agent."""
+    return make_agent(program.cfg, program.machine.env.spec, program.precision)
+
+
+def with_value(learner, value_bin):
+    """The learner with a critic that gives every state the value of one bin of its output."""
+    critic = learner.average["task"]["critic_extrinsic"]
     bias = jnp.where(jnp.arange(critic["Dense_0"]["bias"].size) == value_bin, 50.0, -50.0)
     critic = critic | {"Dense_0": critic["Dense_0"] | {"bias": bias}}
-    task = params.behaviour["task"] | {"critic_extrinsic": critic}
-    return params._replace(behaviour=params.behaviour | {"task": task})
+    task = learner.average["task"] | {"critic_extrinsic": critic}
+    return learner._replace(average=learner.average | {"task": task})
 
 
 @pytest.mark.parametrize("value_bin", [20, 22])
 def test_a_constant_critic_s_bias_on_the_endless_chain_is_known(single, value_bin):
     program, carrier = single
-    params = with_value(carrier.params, value_bin)
-    found = jax.device_get(program.evaluate(carrier.root, params, jnp.int32(3)))
-    a = program.agent
-    value = dist.twohot_bins(a.model.bins)[value_bin]
-    steps, discount = a.env.spec.max_steps, a.behaviour.discount
+    learner = with_value(carrier.learner, value_bin)
+    found = jax.device_get(program.evaluate(carrier.root, learner, jnp.int32(3)))
+    agent = agent_of(program)
+    value = dist.twohot_bins(agent.model.bins)[value_bin]
+    steps, discount = agent.spec.max_steps, agent.behaviour.discount
     paid = (1 - discount**steps) / (1 - discount) + discount**steps * value  # truncated
     np.testing.assert_allclose(found["value"], value, rtol=1e-4)
     np.testing.assert_allclose(found["value_bias"], value - paid, rtol=1e-4)
@@ -101,7 +110,7 @@ def test_a_constant_critic_s_bias_on_the_endless_chain_is_known(single, value_bi
 def test_a_discounted_return_ends_with_the_value_of_the_last_state_where_a_limit_cut_it():
     reward_TN = jnp.array([[1.0, 1.0, 1.0], [2.0, 2.0, 2.0], [0.0, 4.0, 4.0], [0.0, 0.0, 0.0]])
     alive_TN = jnp.array([[1, 1, 1], [1, 1, 1], [0, 1, 1], [0, 0, 0]], bool)
-    found = evaluation.discounted_return(
+    found = judging.discounted_return(
         evaluation.Outcome(reward_TN, alive_TN, {}),
         truncated_N=jnp.array([True, True, False]),
         value_last_N=jnp.full(3, 80.0),
@@ -113,19 +122,23 @@ def test_a_discounted_return_ends_with_the_value_of_the_last_state_where_a_limit
 def test_the_last_state_is_the_one_the_episode_ended_in():
     alive_TN = jnp.array([[1, 1, 1], [1, 0, 1], [0, 0, 1], [0, 0, 0]], bool)
     time_TN, id_TN = jnp.indices((4, 3))
-    found = evaluation.last_of({"time": time_TN, "id": id_TN}, alive_TN)
+    found = judging.last_of({"time": time_TN, "id": id_TN}, alive_TN)
     assert found["time"].tolist() == [2, 1, 3] and found["id"].tolist() == [0, 1, 2]
 
 
 def test_novelty_of_stored_pairs_is_the_members_disagreement_on_every_mesh(single):
     program, carrier = single
-    rows, latents = replay.history(carrier.replay, program.agent.codecs)
-    flat = lambda x: x[:2].reshape(-1, *x.shape[2:])  # noqa: E731
+    rows, latents = ring.history(carrier.replay)
+
+    def flat(x):
+        return x[:2].reshape(-1, *x.shape[2:])
+
     pairs = jax.tree.map(flat, (latents, rows.action))
-    expected = agent.novelty_fn(program.agent, carrier.params, *map(to_jax, pairs))
-    params = jax.device_get(carrier.params)
+    learner = carrier.learner
+    expected = novelty_fn(agent_of(program), learner.params, *map(to_jax, pairs))
+    learner = jax.device_get(learner)
     for p in (program, program_on((2, 1), **CHANGES)):
-        np.testing.assert_allclose(p.novelty(params, *pairs), expected, rtol=1e-5)
+        np.testing.assert_allclose(p.probes["novelty"](learner, *pairs), expected, rtol=1e-5)
 
 
 def to_jax(tree):
