@@ -35,6 +35,7 @@ WITHOUT_TPU = {  # libtpu asks neither a metadata server nor for the lock of a r
     "TPU_ACCELERATOR_TYPE": "v4-8",
     "TPU_WORKER_HOSTNAMES": "localhost",
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+    "XLA_FLAGS": "",  # libtpu reads them too and aborts at those of the CPU that it does not know
 }
 
 

@@ -7,7 +7,6 @@ libtpu (no TPU needed) and prints what the compiler says as one line of JSON.
 import importlib.util
 import json
 import os
-import pathlib
 import re
 import subprocess
 import sys
@@ -17,6 +16,7 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import NamedSharding
 
+from dtc.commands.fit import WITHOUT_TPU
 from dtc.config.sections import ReplayConfig
 from dtc.core import mesh
 from dtc.core.keys import mesh_keys
@@ -28,13 +28,6 @@ from dtc.data.ring import Layout
 NUM_ENVS, COLLECT, CALLS, UPDATES = 1024, 16, 2, 2
 CFG = ReplayConfig(slots=4096, batch=256, length=64, frontier=1024)
 COLLECTIVE = r"all-reduce|all-gather|all-to-all|reduce-scatter|collective-\w+"
-WITHOUT_TPU = dict(  # libtpu asks neither a metadata server nor the lock of a real chip
-    JAX_PLATFORMS="cpu",
-    TPU_SKIP_MDS_QUERY="1",
-    TPU_ACCELERATOR_TYPE="v4-8",
-    TPU_WORKER_HOSTNAMES="localhost",
-    ALLOW_MULTIPLE_LIBTPU_LOAD="1",
-)
 
 
 def example() -> tuple[Row, Latent]:
@@ -124,7 +117,7 @@ def test_a_v4_8_updates_the_rings_in_place_without_collectives():
         pytest.skip("libtpu is not installed; use pip install -e '.[tpu]'.")
     run = subprocess.run(
         [sys.executable, __file__],
-        env=os.environ | WITHOUT_TPU | dict(PYTHONPATH=str(pathlib.Path(__file__).parents[2])),
+        env=os.environ | WITHOUT_TPU,
         capture_output=True,
         text=True,
         timeout=300,
