@@ -6,6 +6,7 @@ from functools import cache
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from dtc.configs import base, smoke
 
@@ -73,12 +74,13 @@ def fresh(program: Program):
     """A fresh carrier; where the machine runs no environments, its ring is filled."""
     carrier = program.init(jnp.uint32(0))
     if not program.machine.collect_steps:
-        for rows in demonstrations(program.cfg):
+        for rows in demonstrations(program.machine.num_envs):
             carrier = program.insert(carrier, rows, None)
     return carrier
 
 
-def demonstrations(cfg) -> list[Row]:
+@cache
+def demonstrations(num_envs: int) -> list[Row]:
     """Two parts of rows [16, N, ...] of a walker on the chain, who is never still."""
     env, root = environments.make("chain"), jax.random.key(7)
 
@@ -92,9 +94,9 @@ def demonstrations(cfg) -> list[Row]:
         return vector.step(root, state, action, env), row
 
     def walk():
-        start = vector.reset(root, jnp.arange(cfg.env.num_envs), env)
+        start = vector.reset(root, jnp.arange(num_envs), env)
         return jax.lax.scan(body, start, length=32)[1]
 
-    rows = jax.device_get(jax.jit(walk)())
-    halves = jax.tree.map(lambda x: (x[:16], x[16:]), rows)
-    return list(jax.tree.transpose(jax.tree.structure(rows), None, halves))
+    leaves, treedef = jax.tree.flatten(jax.device_get(jax.jit(walk)()))
+    halves = zip(*(np.split(x, 2) for x in leaves), strict=True)
+    return [jax.tree.unflatten(treedef, half) for half in halves]
