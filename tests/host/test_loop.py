@@ -55,17 +55,16 @@ def wait_for(condition, seconds=600):
 def test_a_killed_run_goes_on_bit_for_bit(tmp_path):
     args = ["--updates=40", "--config.run.log_every=1", "--config.run.checkpoint_every=10"]
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    uninterrupted = start(*args, f"--workdir={whole}")
+    finish(start(*args, f"--workdir={whole}"))  # leaves its compiled programs to the others
     victim = start(*args, f"--workdir={killed}", stdout=subprocess.DEVNULL)
     wait_for(lambda: (killed / "checkpoints" / "20").is_dir() or victim.poll() is not None)
     victim.send_signal(signal.SIGKILL)
     victim.wait()
-    finish(uninterrupted)
     (output,) = finish(start(*args, f"--workdir={killed}", "--resume"))
-    expected, found = losses(whole), losses(killed)
-    assert set(found) == set(expected) == set(range(1, 41)), output
+    expected, resumed = losses(whole), losses(killed)
+    assert set(resumed) == set(expected) == set(range(1, 41)), output
     for update in range(21, 41):
-        assert found[update] == expected[update], f"update {update} differs after the resume"
+        assert resumed[update] == expected[update], f"update {update} differs after the resume"
     for name in ("learning_curve.png", "dream.png"):
         assert (killed / "figures" / name).stat().st_size > 10_000
     assert "--resume" in output
