@@ -53,22 +53,25 @@ MUTANTS = (
     Mutant(
         "environment_gets_the_proposed_action",
         MACHINE,
-        "env_action(executed, machine.env)",
-        "env_action(acted.action, machine.env)",
+        "env_action(executed, env), env, mode.vector",
+        (
+            "env_action(executed if played.row.proposed is None else played.row.proposed, env), "
+            "env, mode.vector"
+        ),
         "test_a_row_holds_what_was_executed_there_and_the_next_row_what_that_brought",
     ),
     Mutant(
         "acting_sees_the_proposed_action",
         MACHINE,
         "        timestep,\n        executed,\n",
-        "        timestep,\n        acted.action,\n",
+        "        timestep,\n        played.row.proposed,\n",
         "test_what_acting_sees_next_is_the_action_that_was_executed",
     ),
     Mutant(
         "action_is_not_stretched",
         MACHINE,
-        "env_action(executed, machine.env)",
-        "executed",
+        "env_action(executed, env), env, mode.vector",
+        "executed, env, mode.vector",
         "test_the_environment_gets_the_action_stretched_over_its_box",
     ),
     Mutant(
@@ -95,8 +98,8 @@ MUTANTS = (
     Mutant(
         "task_policy_collects_for_the_explorer",
         f"{AGENT}/algorithm.py",
-        "act=acting.act_with(a, a.policies[0], greedy=False, averaged=False)",
-        "act=acting.act_with(a, a.task, greedy=False, averaged=False)",
+        "act=with_policy(agent.policies[0],",
+        "act=with_policy(agent.task,",
         "test_an_explorer_collects_with_its_latest_parameters",
     ),
     # Replay
@@ -146,16 +149,9 @@ MUTANTS = (
     Mutant(
         "value_reaches_the_trunk_by_one_way_of_two",
         f"{AGENT}/learn.py",
-        "share * value.deter, share * value.stoch)",
-        "share * value.deter, to_trunk.stoch)",
+        "TrunkOut(to_trunk.loss, value.deter, value.stoch)",
+        "TrunkOut(to_trunk.loss, value.deter, to_trunk.stoch)",
         "test_the_trunk_learns_from_its_losses_and_from_the_value_of_its_states",
-    ),
-    Mutant(
-        "value_grad_is_not_read",
-        f"{AGENT}/learn.py",
-        "share = 1.0 if agent.model.value_grad else 0.0",
-        "share = 1.0",
-        "test_without_value_grad_the_trunk_learns_from_its_losses_alone",
     ),
     Mutant(
         "replay_gradient_of_the_critic_is_dropped",
@@ -196,29 +192,29 @@ MUTANTS = (
     Mutant(
         "members_learn_the_posterior_they_see",
         f"{AGENT}/model.py",
-        "by_sample(targets[1:])",
-        "by_sample(targets[:-1])",
+        "targets[1:], ~batch",
+        "targets[:-1], ~batch",
         "test_members_learn_the_next_posterior_wherever_no_episode_began",
     ),
     Mutant(
         "members_see_the_action_before",
         f"{AGENT}/model.py",
-        "by_sample(batch.action[:-1])",
-        "by_sample(batch.previous[:-1])",
+        "Transitions(state, batch.action[:-1])",
+        "Transitions(state, batch.previous[:-1])",
         "test_members_learn_the_next_posterior_wherever_no_episode_began",
     ),
     Mutant(
         "pairs_count_by_where_they_begin",
         f"{AGENT}/model.py",
-        "by_sample(~batch.rows.first[1:])",
-        "by_sample(~batch.rows.first[:-1])",
+        "~batch.rows.first[1:]",
+        "~batch.rows.first[:-1]",
         "test_a_pair_across_the_end_of_an_episode_teaches_nothing",
     ),
     Mutant(
         "members_shape_the_trunk",
         f"{AGENT}/model.py",
-        "flatten(jnp.swapaxes(lax.stop_gradient(x), 0, 1))",
-        "flatten(jnp.swapaxes(x, 0, 1))",
+        "flatten(lax.stop_gradient(pairs_TB))",
+        "flatten(pairs_TB)",
         "test_members_send_no_gradient_to_the_trunk",
     ),
     Mutant(
@@ -338,8 +334,8 @@ MUTANTS = (
     Mutant(
         "dreams_of_terminal_states_train",
         "dtc/behaviour/targets.py",
-        "alive = jnp.cumprod(jnp.concatenate([rollout.alive_0[None], discount",
-        "alive = jnp.cumprod(jnp.concatenate([jnp.ones_like(rollout.alive_0)[None], discount",
+        "_survival(rollout.alive_0, discount * cont)",
+        "_survival(jnp.ones_like(rollout.alive_0), discount * cont)",
         "test_a_dream_from_a_state_where_all_has_ended_teaches_nothing",
     ),
     # Actor
@@ -382,8 +378,8 @@ MUTANTS = (
     Mutant(
         "all_critics_learn_the_first_kind_s_returns",
         "dtc/behaviour/losses.py",
-        "slow_logits[name], target, net.bins, net.cfg)\n        for name, target",
-        "slow_logits[name], data.targets.returns[net.critics[0]], net.bins, net.cfg)\n"
+        "slow_logits[name], target, net.bins)\n        for name, target",
+        "slow_logits[name], data.targets.returns[net.critics[0]], net.bins)\n"
         "        for name, target",
         "test_each_critic_learns_the_returns_of_its_own_kind",
     ),
@@ -434,8 +430,8 @@ MUTANTS = (
     Mutant(
         "posteriors_are_written_a_row_early",
         "dtc/data/ring.py",
-        "slot_BT = (index.slot[:, None] + 1 + jnp.arange(length)[None]) % num_slots",
-        "slot_BT = (index.slot[:, None] + jnp.arange(length)[None]) % num_slots",
+        "slot_TB = (index.slot[None] + 1 + jnp",
+        "slot_TB = (index.slot[None] + jnp",
         "test_posteriors_replace_the_latents_of_their_rows_and_the_context_rows_stay",
     ),
     Mutant(
@@ -463,15 +459,15 @@ MUTANTS = (
     Mutant(
         "evaluation_is_of_the_acting_policy",
         f"{AGENT}/algorithm.py",
-        '"greedy": acting.act_with(a, a.task, greedy=True, averaged=True)',
-        '"greedy": acting.act_with(a, a.policies[0], greedy=True, averaged=True)',
+        '"greedy": with_policy(agent.task,',
+        '"greedy": with_policy(agent.policies[0],',
         "test_what_is_evaluated_is_the_average_of_the_task_policy_whoever_collects",
     ),
     Mutant(
         "evaluation_is_of_the_latest_parameters",
         f"{AGENT}/algorithm.py",
-        '"sampled": acting.act_with(a, a.task, greedy=False, averaged=True)',
-        '"sampled": acting.act_with(a, a.task, greedy=False, averaged=False)',
+        '"sampled": with_policy(agent.task, greedy=False, averaged=True)',
+        '"sampled": with_policy(agent.task, greedy=False, averaged=False)',
         "test_what_is_evaluated_is_the_average_of_the_task_policy_whoever_collects",
     ),
     Mutant(
