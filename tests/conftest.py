@@ -45,11 +45,6 @@ def pytest_collection_modifyitems(items):
             item.add_marker("quick")
 
 
-def pytest_addoption(parser):
-    """--update-golden: tests of golden files write them instead."""
-    parser.addoption("--update-golden", action="store_true", help="write the golden files anew")
-
-
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item, call):
     """The report of a test; with DTC_REQUIRE_TPU_AOT=1 a skipped `tpu_aot` test has failed."""
