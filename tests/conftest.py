@@ -3,10 +3,8 @@
 import os
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-# Tests compile much and run little: less LLVM optimisation halves their time, and without the
-# emitters of fused loops the train step compiles three times as fast (jaxlib 0.10).
-FLAGS = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
-os.environ.setdefault("XLA_FLAGS", FLAGS)
+# Tests compile much and run little: less LLVM optimisation halves their time.
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 
 import jax
 import pytest
@@ -16,11 +14,6 @@ NUM_DEVICES = 10  # holds the meshes of 8 devices and (2, 5)
 jax.config.update("jax_num_cpu_devices", NUM_DEVICES)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_enable_compilation_cache", False)
-
-
-def pytest_addoption(parser):
-    """--update-golden: tests of golden files write them instead."""
-    parser.addoption("--update-golden", action="store_true", help="write the golden files anew")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -6,7 +6,6 @@ from functools import cache
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 from dtc.configs import base, smoke
 
@@ -97,6 +96,6 @@ def demonstrations(num_envs: int) -> list[Row]:
         start = vector.reset(root, jnp.arange(num_envs), env)
         return jax.lax.scan(body, start, length=32)[1]
 
-    leaves, treedef = jax.tree.flatten(jax.device_get(jax.jit(walk)()))
-    halves = zip(*(np.split(x, 2) for x in leaves), strict=True)
-    return [jax.tree.unflatten(treedef, half) for half in halves]
+    rows = jax.device_get(jax.jit(walk)())
+    halves = jax.tree.map(lambda x: (x[:16], x[16:]), rows)
+    return list(jax.tree.transpose(jax.tree.structure(rows), None, halves))

@@ -22,12 +22,11 @@ from dtc.commands import collectives
 from dtc.core import keys
 from dtc.core.types import Purpose
 from dtc.host import checkpoint
-from dtc.training import trainer
 
 MESHES = [(1, 1), (8, 1), (4, 2), (2, 4), (1, 8), (2, 5)]
 TOLERANCE = 1e-5  # of raw gradients, in their norms
 GOLDEN = Path(__file__).parent / "golden" / "collectives.json"
-TO_UPDATE = "pytest tests/test_red_lines.py -k collectives --update-golden"
+TO_UPDATE = "UPDATE_GOLDEN=1 python -m pytest tests/test_red_lines.py -k collectives"
 
 
 def by_path(tree) -> dict[str, object]:
@@ -57,6 +56,22 @@ def gradient_faults(found, reference) -> list[str]:
                 "a draw by device number gives everything else."
             )
     return faults
+
+
+def part_faults(found, reference) -> list[str]:
+    """The same of the parts at the top: trunk, members and so on, each joined to one vector.
+
+    For later updates: where all advantages are nearly alike, an actor's gradient is the small rest
+    of large sums. On the chain, after two updates, its leaves differ by 2e-4 between meshes, and by
+    3e-13 in float64.
+    """
+
+    def joined(tree):
+        cut = jax.tree.map(lambda x, y: np.ravel(x[: len(y)]), tree, reference)
+        parts, _ = jax.tree_util.default_registry.flatten_one_level(cut)
+        return [np.concatenate(jax.tree.leaves(part)) for part in parts]
+
+    return gradient_faults(joined(found), joined(reference))
 
 
 # One compile, nothing goes to the host, all of the carrier is donated.
@@ -203,8 +218,3 @@ def write_golden(name: str, found: dict[str, int]) -> None:
     GOLDEN.parent.mkdir(exist_ok=True)
     everything = dict(sorted((read_golden() | {name: found}).items()))
     GOLDEN.write_text(json.dumps(everything, indent=1) + "\n")
-
-
-def gradients_of(machine, mesh):
-    """jit: carrier -> raw gradients of its next update."""
-    return trainer.make_gradients(machine, mesh)
