@@ -73,12 +73,13 @@ def fresh(program: Program):
     """A fresh carrier; where the machine runs no environments, its ring is filled."""
     carrier = program.init(jnp.uint32(0))
     if not program.machine.collect_steps:
-        for rows in demonstrations(program.cfg):
+        for rows in demonstrations(program.machine.num_envs):
             carrier = program.insert(carrier, rows, None)
     return carrier
 
 
-def demonstrations(cfg) -> list[Row]:
+@cache
+def demonstrations(num_envs: int) -> list[Row]:
     """Two parts of rows [16, N, ...] of a walker on the chain, who is never still."""
     env, root = environments.make("chain"), jax.random.key(7)
 
@@ -92,7 +93,7 @@ def demonstrations(cfg) -> list[Row]:
         return vector.step(root, state, action, env), row
 
     def walk():
-        start = vector.reset(root, jnp.arange(cfg.env.num_envs), env)
+        start = vector.reset(root, jnp.arange(num_envs), env)
         return jax.lax.scan(body, start, length=32)[1]
 
     rows = jax.device_get(jax.jit(walk)())

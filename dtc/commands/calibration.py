@@ -35,7 +35,7 @@ from dtc.curiosity.novelty import jsd
 from dtc.data import ring
 from dtc.envs import vector
 from dtc.envs.feeder import COLLECT
-from dtc.host import command, writers
+from dtc.host import command, devices, writers
 from dtc.host.program import Program
 from dtc.training import acting, trainer
 from dtc.training.acting import EVALUATE, Players
@@ -63,6 +63,7 @@ def main(argv: Sequence[str]) -> int:
         wanted = command.parse(["dtc calibration", *settings])
         if not wanted.cfg.env.name.startswith("feeder"):
             raise ConfigError(f"env.name={wanted.cfg.env.name} is no Feeder. Use feeder_ego.")
+        devices.check_environment(wanted.cfg)
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 2

@@ -75,24 +75,36 @@ def env_action(action: Array, env: Environment) -> Array:
     return (spec.low + (action + 1.0) * 0.5 * (spec.high - spec.low)).astype(spec.dtype)
 
 
+def look(
+    learner: PyTree, acting: PyTree, seen: Seen, keys: ActKeys, act_fn: ActFn, machine: Machine
+) -> tuple[PyTree, Played]:
+    """Acts under the constraint: the next acting state, and a row of what was seen and done."""
+    acted = act_fn(learner, acting, seen, keys)
+    executed = acted.action
+    chex.assert_shape(executed, seen.action.shape)  # [N] or [N, A]
+    if machine.algorithm.constrain is not None:
+        executed = machine.algorithm.constrain(learner, seen, executed)
+    return acted.acting, Played(make_row(seen.timestep, acted, executed, machine), acted.latent)
+
+
+def keys_of(root: Key, ids: Array, calls: Array, mode: Mode) -> ActKeys:
+    """The keys of one look at each environment."""
+    return ActKeys(
+        mesh_keys(root, mode.state, ids, calls), mesh_keys(root, mode.policy, ids, calls)
+    )
+
+
 def play(
     root: Key, learner: PyTree, players: Players, act_fn: ActFn, machine: Machine, mode: Mode
 ) -> tuple[Players, Played]:
     """Looks, acts and steps every environment once."""
-    episodes, algorithm = players.episodes, machine.algorithm
-    ids, calls = episodes.env.ids, episodes.env.calls
+    episodes, env = players.episodes, machine.env
     seen = Seen(episodes.timestep, episodes.action)
-    keys = ActKeys(
-        mesh_keys(root, mode.state, ids, calls), mesh_keys(root, mode.policy, ids, calls)
-    )
-    acted = act_fn(learner, players.acting, seen, keys)
-    executed = acted.action
-    chex.assert_shape(executed, seen.action.shape)  # [N] or [N, A]
-    if algorithm.constrain is not None:
-        executed = algorithm.constrain(learner, seen, executed)
-    row = make_row(seen.timestep, acted, executed, machine)
+    keys = keys_of(root, episodes.env.ids, episodes.env.calls, mode)
+    state, played = look(learner, players.acting, seen, keys, act_fn, machine)
+    executed = played.row.action
     env_state, timestep = vector.step(
-        root, episodes.env, env_action(executed, machine.env), machine.env, mode.vector
+        root, episodes.env, env_action(executed, env), env, mode.vector
     )
     after = Episodes(
         env_state,
@@ -101,7 +113,7 @@ def play(
         ret=jnp.where(timestep.first, 0.0, episodes.ret + timestep.reward),
         length=jnp.where(timestep.first, 0.0, episodes.length + 1.0),
     )
-    return Players(acted.acting, after), Played(row, acted.latent)
+    return Players(state, after), played
 
 
 def collect(

@@ -107,22 +107,6 @@ def bouncing(obs: PyTree, alive_TN: Array) -> Array:
     return jnp.pad(same_TN, ((2, 0), (0, 0))) & alive_TN
 
 
-def last_of(tree_TN: PyTree, alive_TN: Array) -> PyTree:
-    """[N, ...] the rows of [T + 1, N, ...] in which the episodes have ended."""
-    end_N = alive_TN.sum(0)
-    return jax.tree.map(lambda x: x[end_N, jnp.arange(x.shape[1])], tree_TN)
-
-
-def discounted_return(
-    outcome: Outcome, truncated_N: Array, value_last_N: Array, discount: float
-) -> Array:
-    """[N] what the episodes paid, sum_t gamma^t r_t, and gamma^T v(s_T) where a limit cut them."""
-    time_T1 = jnp.arange(outcome.reward.shape[0])[:, None]
-    paid_N = (discount**time_T1 * outcome.reward).sum(0)
-    rest_N = discount ** outcome.alive.sum(0) * value_last_N
-    return paid_N + jnp.where(truncated_N, rest_N, 0.0)
-
-
 def summarise(outcome: Outcome, ids: Array, num: int, **more: Array) -> dict[str, Array]:
     """Means over the first `num` environments of the run: return, length, infos and `more` [N].
 

@@ -16,13 +16,13 @@ from jax import lax
 from jax.sharding import Mesh
 
 from dtc.core import mesh
-from dtc.core.keys import Draws, mesh_keys
+from dtc.core.keys import Draws
 from dtc.core.metrics import Metrics
 from dtc.core.types import Array, Key, PyTree, Row
 from dtc.data import ring
 from dtc.training import acting
-from dtc.training.acting import COLLECT, CollectInfo
-from dtc.training.algorithm import Acted, ActFn, ActKeys, Collected, Seen
+from dtc.training.acting import COLLECT, CollectInfo, Played
+from dtc.training.algorithm import ActFn, Collected, Seen
 from dtc.training.carrier import Carrier, Machine, specs
 
 
@@ -136,18 +136,24 @@ def make_train(machine: Machine, on: Mesh) -> Any:
 
 
 def make_act(machine: Machine, on: Mesh, act_fn: ActFn | None = None) -> Any:
-    """jit: (root, learner, acting, seen, call number) -> Acted, of all environments."""
+    """jit: (root, learner, acting, seen, call number) -> (acting, Played), of all environments.
+
+    The row holds the action to execute; rows and latents are what `insert` takes, once stacked.
+    """
     act_fn = machine.algorithm.act if act_fn is None else act_fn
 
-    def act(root: Key, learner: PyTree, state: PyTree, seen: Seen, call: Array) -> Acted:
+    def act(
+        root: Key, learner: PyTree, state: PyTree, seen: Seen, call: Array
+    ) -> tuple[PyTree, Played]:
         ids = mesh.global_ids(seen.timestep.reward.shape[0])
-        keys = ActKeys(*(mesh_keys(root, p, ids, call) for p in (COLLECT.state, COLLECT.policy)))
-        return act_fn(learner, state, seen, keys)
+        keys = acting.keys_of(root, ids, call, COLLECT)
+        return acting.look(learner, state, seen, keys, act_fn, machine)
 
     same, own = mesh.REPLICATED, machine.algorithm.specs
     each: Any = mesh.SHARDED
-    inputs = (same, own.learner, own.acting, each, same)
-    return mesh.sharded(act, on, inputs, Acted(own.acting, each, each, each))
+    return mesh.sharded(
+        act, on, (same, own.learner, own.acting, each, same), (own.acting, Played(each, each))
+    )
 
 
 def make_insert(machine: Machine, on: Mesh) -> Any:

@@ -198,8 +198,8 @@ def forced(behaviour, name, action):
     return behaviour | {name: behaviour[name] | {"actor": actor}}
 
 
-def actions_of(act_fn):
-    """What is done where each set of parameters prefers an action of its own.
+def acted_by(act_fn) -> Acted:
+    """What acting gives where each set of parameters prefers an action of its own.
 
     0: the latest explorer, 1: the latest task policy or the averaged explorer, 2: the averaged task
     policy.
@@ -214,7 +214,7 @@ def actions_of(act_fn):
     policy = jax.vmap(jax.random.uniform)(keys.policy)
     assert policy.max() < 1 - dist.UNIMIX  # none of these draws is of the uniform share
     state = jax.tree.map(lambda x: jnp.asarray(x[0]), LATENTS)
-    return jax.jit(act_fn)(learner, state, seen, keys).action.tolist()
+    return jax.jit(act_fn)(learner, state, seen, keys)
 
 
 @cache
@@ -225,12 +225,18 @@ def explorer_algorithm() -> Algorithm:
 
 
 def test_an_explorer_collects_with_its_latest_parameters():
-    assert actions_of(explorer_algorithm().act) == [0] * N
+    assert acted_by(explorer_algorithm().act).action.tolist() == [0] * N
+
+
+def test_acting_stores_the_latent_it_goes_on_with():
+    acted = acted_by(explorer_algorithm().act)
+    assert_equal(acted.latent, acted.acting)
+    assert differ(acted.acting.deter, LATENTS.deter[0])
 
 
 @pytest.mark.parametrize("kind", ["greedy", "sampled"])
 def test_what_is_evaluated_is_the_average_of_the_task_policy_whoever_collects(kind):
-    assert actions_of(explorer_algorithm().evaluated[kind]) == [2] * N
+    assert acted_by(explorer_algorithm().evaluated[kind]).action.tolist() == [2] * N
 
 
 # Replay

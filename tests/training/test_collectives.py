@@ -1,6 +1,7 @@
-"""The ledger: which collectives the train step holds, and that nothing in it talks to the host."""
+"""What is read from the text of a compiled program: collectives, and what talks to the host.
 
-import math
+The ledger of the train step is a red line: tests/test_red_lines.py.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -8,11 +9,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 from dtc.commands.collectives import Collective, collectives, host_transfers
-from dtc.config import settings as config
 from dtc.core import mesh
-from dtc.host import command
-from dtc.host.program import Program
-from dtc.training import trainer
 
 BOTH = ("data", "ensemble")
 
@@ -102,62 +99,3 @@ def test_a_callback_is_a_host_transfer():
 )
 def test_a_line_that_moves_data_to_the_host_is_found(line, found):
     assert host_transfers(line) == [found]
-
-
-@pytest.fixture(scope="module")
-def smoke(grid):
-    """The smoke config's program on the mesh (4, 2), and its compiled HLO."""
-    cfg = command.parse(["", "--config=configs/smoke.py", "--mesh=4,2"]).cfg
-    program = Program(config.on_devices(cfg, grid.size), grid)
-    lowered = program.train.lower(program.shapes(), jax.ShapeDtypeStruct((), jnp.int32))
-    fast = {"xla_backend_optimization_level": 0}  # of code, not of the collectives
-    return program, lowered.compile(compiler_options=fast).as_text()
-
-
-def num_elements(tree):
-    return sum(math.prod(x.shape) for x in jax.tree.leaves(tree))
-
-
-def num_scalars(program):
-    """Scalars of an update that are averaged over the devices."""
-    info = jax.eval_shape(lambda c: trainer.gradients(c, program.agent)[1], program.shapes())
-    return len(info.scalars)
-
-
-def ledger(program):
-    """What one update must send, in bytes by axes, dtype and how often (SPEC 10)."""
-    a, params = program.agent, program.shapes().params
-    data, ensemble = program.mesh.shape.values()
-    latent, codes = a.model.deter, a.model.groups * a.model.classes
-    actions, groups = a.trunk.num_actions, a.model.groups
-    rows = a.replay.batch // data  # sequences that `ensemble` devices share
-    pairs = rows * (a.replay.length - 1)
-    states = a.dream.starts // data * a.dream.chunk
-    num_members = num_elements(params.members) // ensemble
-    real_and_ghosts = jax.tree.leaves(params.members)[0].shape[0] // ensemble
-    collected = len(trainer.CollectInfo._fields)
-    shared = num_elements(params.trunk) + num_elements(params.behaviour)
-    kinds = len(a.policies[0].rewards)
-    return {
-        ("all-reduce", BOTH, "f32", "update"): 4 * (shared + num_scalars(program) + collected),
-        ("all-gather", BOTH, "f32", "update"): 2 * 4 * kinds * a.dream.starts * a.dream.longest,
-        ("all-reduce", ("data",), "f32", "update"): 4 * (num_members + real_and_ghosts),
-        ("all-gather", ("ensemble",), "f32", "update"): 4 * pairs * (latent + actions + codes),
-        ("all-gather", ("ensemble",), "u8", "update"): pairs * groups,
-        ("all-gather", ("ensemble",), "pred", "update"): pairs,  # which of them count
-        ("all-gather", ("ensemble",), "s32", "update"): 4 * rows,  # and of which sample
-        ("all-reduce", ("ensemble",), "f32", "update"): 4 * pairs * (codes + groups),
-        ("all-gather", ("ensemble",), "f32", "chunk"): 4 * states * (latent + actions),
-        ("all-gather", ("ensemble",), "u8", "chunk"): states * groups,
-        ("all-reduce", ("ensemble",), "f32", "chunk"): 4 * states * (codes + groups),
-    }
-
-
-def test_the_train_step_sends_what_the_ledger_lists_and_nothing_else(smoke):
-    program, text = smoke
-    found = {(c.kind, c.axes, c.dtype, c.per): c.num_bytes for c in collectives(text, program.mesh)}
-    assert found == ledger(program)
-
-
-def test_the_train_step_never_talks_to_the_host(smoke):
-    assert host_transfers(smoke[1]) == []

@@ -1,0 +1,567 @@
+"""Plants one fault at a time in a copy of the repository and runs the test that should see it.
+
+    python tests/mutants.py [--list] [--only NAME]
+
+Each fault is one that could be made where two parts of the curious agent are joined, and that no
+shape and no type gives away. The exit status is 1 if a test passes in spite of its fault. A fault
+takes about 15 s on one quiet core. tests/test_mutants.py keeps the list in step with the code.
+"""
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[1]
+LAWS = "tests/algorithms/test_composition.py"
+COPIED = ("dtc", "configs", "tests", "pyproject.toml")
+
+MACHINE = "dtc/training/acting.py"
+AGENT = "dtc/algorithms/curious"
+
+
+class Mutant(NamedTuple):
+    """A fault and the test that is there to see it."""
+
+    name: str
+    file: str
+    source: str  # occurs once in the file
+    replacement: str
+    test: str  # of LAWS
+
+    @property
+    def node(self) -> str:
+        """The test as pytest names it."""
+        return f"{LAWS}::{self.test}"
+
+
+MUTANTS = (
+    # Collecting
+    Mutant(
+        "row_holds_the_proposed_action",
+        "dtc/training/carrier.py",
+        "        action=executed,",
+        "        action=acted.action,",
+        "test_a_row_holds_what_was_executed_there_and_the_next_row_what_that_brought",
+    ),
+    Mutant(
+        "environment_gets_the_proposed_action",
+        MACHINE,
+        "env_action(executed, env), env, mode.vector",
+        (
+            "env_action(executed if played.row.proposed is None else played.row.proposed, env), "
+            "env, mode.vector"
+        ),
+        "test_a_row_holds_what_was_executed_there_and_the_next_row_what_that_brought",
+    ),
+    Mutant(
+        "acting_sees_the_proposed_action",
+        MACHINE,
+        "        timestep,\n        executed,\n",
+        "        timestep,\n        played.row.proposed,\n",
+        "test_what_acting_sees_next_is_the_action_that_was_executed",
+    ),
+    Mutant(
+        "action_is_not_stretched",
+        MACHINE,
+        "env_action(executed, env), env, mode.vector",
+        "executed, env, mode.vector",
+        "test_the_environment_gets_the_action_stretched_over_its_box",
+    ),
+    Mutant(
+        "stored_latent_is_the_one_before",
+        f"{AGENT}/acting.py",
+        "return Acted(state, action, latent=state)",
+        "return Acted(state, action, latent=acting)",
+        "test_acting_stores_the_latent_it_goes_on_with",
+    ),
+    Mutant(
+        "acting_remembers_the_last_episode",
+        f"{AGENT}/acting.py",
+        "params, first = learner.params.trunk, seen.timestep.first",
+        "params, first = learner.params.trunk, seen.timestep.first & False",
+        "test_acting_forgets_latent_and_action_where_an_episode_begins",
+    ),
+    Mutant(
+        "acting_sees_raw_observations",
+        f"{AGENT}/acting.py",
+        "    obs = normalizer.standardise(learner.normalizer, obs)\n",
+        "",
+        "test_acting_finds_the_posterior_that_learning_finds_with_the_same_draws",
+    ),
+    Mutant(
+        "task_policy_collects_for_the_explorer",
+        f"{AGENT}/algorithm.py",
+        "act=with_policy(agent.policies[0],",
+        "act=with_policy(agent.task,",
+        "test_an_explorer_collects_with_its_latest_parameters",
+    ),
+    # Replay
+    Mutant(
+        "action_at_the_row_is_taken_for_the_one_before",
+        f"{AGENT}/batch.py",
+        "actions[1:], actions[:-1], first",
+        "actions[1:], actions[1:], first",
+        "test_a_batch_is_the_rows_after_a_stored_latent_each_with_the_action_before_it",
+    ),
+    Mutant(
+        "window_includes_the_context_row",
+        f"{AGENT}/batch.py",
+        "rows = jax.tree.map(lambda x: x[1:], rows)",
+        "rows = jax.tree.map(lambda x: x[:-1], rows)",
+        "test_a_batch_is_the_rows_after_a_stored_latent_each_with_the_action_before_it",
+    ),
+    Mutant(
+        "context_of_the_last_row",
+        "dtc/data/ring.py",
+        "_gather(ring.latents, index.slot, index.env)",
+        "_gather(ring.latents, slot_BT[:, -1], index.env)",
+        "test_a_batch_is_the_rows_after_a_stored_latent_each_with_the_action_before_it",
+    ),
+    Mutant(
+        "empty_latent_without_a_beginning",
+        f"{AGENT}/batch.py",
+        "        first = first.at[0].set(True)\n",
+        "",
+        "test_without_a_stored_latent_a_sequence_begins_like_an_episode",
+    ),
+    # Trunk
+    Mutant(
+        "sequences_run_across_episodes",
+        f"{AGENT}/model.py",
+        "batch.previous, batch.first, batch.context, uniform",
+        "batch.previous, batch.first & False, batch.context, uniform",
+        "test_nothing_from_before_an_episode_reaches_it",
+    ),
+    Mutant(
+        "truncated_states_continue_no_more",
+        "dtc/world_model/losses.py",
+        "dist.bernoulli_log_prob(cont, ~rows.terminated)",
+        "dist.bernoulli_log_prob(cont, ~rows.last)",
+        "test_a_time_limit_is_no_end_of_the_world",
+    ),
+    Mutant(
+        "value_reaches_the_trunk_by_one_way_of_two",
+        f"{AGENT}/learn.py",
+        "TrunkOut(to_trunk.loss, value.deter, value.stoch)",
+        "TrunkOut(to_trunk.loss, value.deter, to_trunk.stoch)",
+        "test_the_trunk_learns_from_its_losses_and_from_the_value_of_its_states",
+    ),
+    Mutant(
+        "replay_gradient_of_the_critic_is_dropped",
+        f"{AGENT}/learn.py",
+        "            behaviour[name] = jax.tree.map(jnp.add, behaviour[name], value.critic)\n",
+        "",
+        "test_the_acting_critic_learns_from_dreams_and_from_what_is_replayed",
+    ),
+    Mutant(
+        "idle_task_critic_learns_from_what_the_explorer_did",
+        f"{AGENT}/learn.py",
+        "acts = policy == agent.policies[0]",
+        "acts = True",
+        "test_replayed_returns_teach_only_the_critic_of_the_policy_that_earned_them",
+    ),
+    Mutant(
+        "dreamed_bootstrap_is_unused",
+        f"{AGENT}/dreams.py",
+        "boot_TB = value_TB.at[starts.t, starts.b].set(start_return.reshape(starts.t.shape))",
+        "boot_TB = value_TB",
+        "test_a_replayed_return_bootstraps_from_what_was_dreamed_there_and_from_the_critic_elsewhere",
+    ),
+    Mutant(
+        "dreamed_bootstraps_are_put_in_the_wrong_order",
+        f"{AGENT}/dreams.py",
+        "set(start_return.reshape(starts.t.shape))",
+        "set(start_return.reshape(starts.t.shape[::-1]).T)",
+        "test_a_replayed_return_bootstraps_from_what_was_dreamed_there_and_from_the_critic_elsewhere",
+    ),
+    Mutant(
+        "replayed_target_mixes_two_episodes",
+        f"{AGENT}/dreams.py",
+        "weight_TB = (~rows.last[:-1])",
+        "weight_TB = (~rows.last[1:])",
+        "test_a_replayed_return_bootstraps_from_what_was_dreamed_there_and_from_the_critic_elsewhere",
+    ),
+    # Members
+    Mutant(
+        "members_learn_the_posterior_they_see",
+        f"{AGENT}/model.py",
+        "targets[1:], ~batch",
+        "targets[:-1], ~batch",
+        "test_members_learn_the_next_posterior_wherever_no_episode_began",
+    ),
+    Mutant(
+        "members_see_the_action_before",
+        f"{AGENT}/model.py",
+        "Transitions(state, batch.action[:-1])",
+        "Transitions(state, batch.previous[:-1])",
+        "test_members_learn_the_next_posterior_wherever_no_episode_began",
+    ),
+    Mutant(
+        "pairs_count_by_where_they_begin",
+        f"{AGENT}/model.py",
+        "~batch.rows.first[1:]",
+        "~batch.rows.first[:-1]",
+        "test_a_pair_across_the_end_of_an_episode_teaches_nothing",
+    ),
+    Mutant(
+        "members_shape_the_trunk",
+        f"{AGENT}/model.py",
+        "flatten(lax.stop_gradient(pairs_TB))",
+        "flatten(pairs_TB)",
+        "test_members_send_no_gradient_to_the_trunk",
+    ),
+    Mutant(
+        "ghosts_learn",
+        "dtc/world_model/ensemble.py",
+        "counts_n[None] & is_real(num_local, num_members)[:, None]",
+        "counts_n[None] & (mesh.member_ids(num_local) >= 0)[:, None]",
+        "test_a_ghost_neither_learns_nor_has_a_say_in_novelty",
+    ),
+    Mutant(
+        "novelty_of_the_episodic_half",
+        "dtc/data/ring.py",
+        "return self.id % 2 == 0",
+        "return self.id % 2 == 1",
+        "test_novelty_that_counts_is_of_the_frontier_half_within_episodes",
+    ),
+    Mutant(
+        "weights_of_one_device_divide_all_members_gradients",
+        f"{AGENT}/learn.py",
+        'members, weight_E = mesh.psum((local.members, weight_E), "data")',
+        'members, weight_E = mesh.psum(local.members, "data"), mesh.pmean(weight_E, "data")',
+        "test_gradients_are_means_over_the_mesh_and_those_of_members_over_what_counts",
+    ),
+    # Dreams
+    Mutant(
+        "terminal_starts_count",
+        f"{AGENT}/dreams.py",
+        "alive = 1.0 - take(batch.rows.terminated).astype(agent.precision.param)",
+        "alive = jnp.ones_like(take(batch.rows.terminated), agent.precision.param)",
+        "test_dreams_start_at_sampled_posteriors_under_global_numbers_and_not_alive_where_all_ended",
+    ),
+    Mutant(
+        "truncated_starts_do_not_count",
+        f"{AGENT}/dreams.py",
+        "take(batch.rows.terminated)",
+        "take(batch.rows.last)",
+        "test_dreams_start_at_sampled_posteriors_under_global_numbers_and_not_alive_where_all_ended",
+    ),
+    Mutant(
+        "starts_are_numbered_by_device",
+        f"{AGENT}/dreams.py",
+        "ids_Bn = batch.sampled.id[:, None] * num",
+        "ids_Bn = jnp.arange(t_Bn.shape[0])[:, None] * num",
+        "test_dreams_start_at_sampled_posteriors_under_global_numbers_and_not_alive_where_all_ended",
+    ),
+    Mutant(
+        "policies_share_their_dreams_draws",
+        f"{AGENT}/dreams.py",
+        "offset = agent.policies.index(policy) * agent.dream.starts",
+        "offset = 0",
+        "test_no_two_dreams_share_their_draws_be_they_of_one_policy_or_of_two",
+    ),
+    Mutant(
+        "all_dream_with_the_first_policy_s_networks",
+        f"{AGENT}/dreams.py",
+        "    behaviour = params.behaviour[policy.name]\n    is_curious",
+        "    behaviour = params.behaviour[agent.policies[0].name]\n    is_curious",
+        "test_each_policy_dreams_with_its_own_actor_and_critics",
+    ),
+    Mutant(
+        "reward_of_the_state_that_is_left",
+        "dtc/world_model/imagination.py",
+        "fns.heads(flatten(nexts))",
+        "fns.heads(flatten(latents))",
+        "test_a_dreamed_step_is_credited_with_where_its_action_leads_and_with_how_new_it_was",
+    ),
+    Mutant(
+        "novelty_of_the_state_that_is_reached",
+        "dtc/world_model/imagination.py",
+        "fns.novelty(*flatten((latents, actions)))",
+        "fns.novelty(*flatten((nexts, actions)))",
+        "test_a_dreamed_step_is_credited_with_where_its_action_leads_and_with_how_new_it_was",
+    ),
+    Mutant(
+        "dreams_never_end",
+        "dtc/world_model/imagination.py",
+        "    cont = jnp.where(cont < cfg.end, 0.0, cont)\n",
+        "",
+        "test_a_dreamed_step_is_credited_with_where_its_action_leads_and_with_how_new_it_was",
+    ),
+    Mutant(
+        "predicted_mask_is_unused",
+        "dtc/world_model/imagination.py",
+        "action = fns.policy(latent, mask, pairs[:, 1])",
+        "action = fns.policy(latent, None, pairs[:, 1])",
+        "test_a_dream_takes_only_actions_that_its_model_allows_there",
+    ),
+    Mutant(
+        "dreams_are_always_long",
+        f"{AGENT}/dreams.py",
+        "jnp.asarray(agent.dream.horizons, jnp.int32)[learner.curiosity.bucket]",
+        "jnp.asarray(agent.dream.horizons, jnp.int32)[-1]",
+        "test_a_dream_is_as_long_as_the_drive_says_and_its_beginning_does_not_depend_on_that",
+    ),
+    # Returns
+    Mutant(
+        "returns_of_the_whole_buffer",
+        "dtc/behaviour/targets.py",
+        "returns.lambda_returns(r, c, v, cfg.lam, horizon)",
+        "returns.lambda_returns(r, c, v, cfg.lam)",
+        "test_nothing_beyond_the_horizon_teaches",
+    ),
+    Mutant(
+        "one_discount_for_all_kinds",
+        "dtc/behaviour/targets.py",
+        ")(reward, kind.discount * cont, rollout",
+        ")(reward, cfg.discount * cont, rollout",
+        "test_each_kind_of_reward_is_discounted_at_a_rate_of_its_own",
+    ),
+    Mutant(
+        "curiosity_ends_with_the_episode",
+        "dtc/behaviour/targets.py",
+        "        reward = reward + kind.discount * (1.0 - cont) * old.low\n",
+        "        pass\n",
+        "test_an_end_is_worth_nothing_to_the_task_and_a_familiar_place_to_curiosity",
+    ),
+    Mutant(
+        "dreams_of_terminal_states_train",
+        "dtc/behaviour/targets.py",
+        "_survival(rollout.alive_0, discount * cont)",
+        "_survival(jnp.ones_like(rollout.alive_0), discount * cont)",
+        "test_a_dream_from_a_state_where_all_has_ended_teaches_nothing",
+    ),
+    # Actor
+    Mutant(
+        "advantage_is_not_centred",
+        "dtc/behaviour/targets.py",
+        "weight * (delta - mean_delta) / scale",
+        "weight * delta / scale",
+        "test_what_all_actions_earn_beyond_the_critic_teaches_the_actor_nothing",
+    ),
+    Mutant(
+        "actor_descends_its_advantage",
+        "dtc/behaviour/losses.py",
+        "policy = -w * (log_prob * data.targets.advantage + learner",
+        "policy = -w * (-log_prob * data.targets.advantage + learner",
+        "test_an_action_of_more_reward_than_others_becomes_likelier",
+    ),
+    Mutant(
+        "entropy_weight_of_the_task_policy",
+        f"{AGENT}/dreams.py",
+        "learner.slow[name], learner.entropy[name], agent.spec",
+        "learner.slow[name], learner.entropy[agent.task.name], agent.spec",
+        "test_the_weight_of_entropy_is_the_policy_s_own",
+    ),
+    Mutant(
+        "actor_is_taught_forbidden_actions",
+        f"{AGENT}/dreams.py",
+        "ChunkData(dreamed.latent, dreamed.action, dreamed.mask, judged.targets)",
+        "ChunkData(dreamed.latent, dreamed.action, None, judged.targets)",
+        "test_an_action_that_is_not_allowed_is_not_learned_about",
+    ),
+    Mutant(
+        "explorer_reads_raw_novelty",
+        f"{AGENT}/dreams.py",
+        "per_step * drive.relative(dreamed.novelty, learner.curiosity)",
+        "per_step * dreamed.novelty",
+        "test_a_reward_free_policy_alone_reads_novelty_in_units_of_its_mean",
+    ),
+    # Critics
+    Mutant(
+        "all_critics_learn_the_first_kind_s_returns",
+        "dtc/behaviour/losses.py",
+        "slow_logits[name], target, net.bins)\n        for name, target",
+        "slow_logits[name], data.targets.returns[net.critics[0]], net.bins)\n"
+        "        for name, target",
+        "test_each_critic_learns_the_returns_of_its_own_kind",
+    ),
+    Mutant(
+        "critics_are_held_by_themselves",
+        "dtc/behaviour/losses.py",
+        'net.apply({"params": learner.slow}, data.state, method="values")',
+        'net.apply({"params": params}, data.state, method="values")',
+        "test_each_critic_is_held_by_the_slow_one_of_its_own_kind",
+    ),
+    Mutant(
+        "slow_critics_follow_stale_parameters",
+        f"{AGENT}/learn.py",
+        "followers(draws.update, learner, params.behaviour, agent)",
+        "followers(draws.update, learner, learner.params.behaviour, agent)",
+        "test_slow_critics_and_the_average_follow_the_parameters_that_the_update_has_made",
+    ),
+    # Curiosity
+    Mutant(
+        "drive_follows_all_that_is_replayed",
+        f"{AGENT}/learn.py",
+        '        scalars["curiosity/novelty"],\n',
+        '        scalars["curiosity/novelty_replay"],\n',
+        "test_the_drive_follows_the_novelty_of_the_frontier",
+    ),
+    Mutant(
+        "boredom_takes_from_the_task",
+        "dtc/behaviour/targets.py",
+        '1.0 - boredom if name == "intrinsic" else 1.0',
+        '1.0 - boredom if name == "extrinsic" else 1.0',
+        "test_boredom_takes_from_the_intrinsic_advantage_alone",
+    ),
+    Mutant(
+        "boredom_lengthens_dreams",
+        "dtc/curiosity/drive.py",
+        "return num_buckets - 1 - jnp.clip(num_buckets - 1 - bucket, least, most)",
+        "return jnp.clip(num_buckets - 1 - bucket, least, most)",
+        "test_a_bored_agent_dreams_less_far",
+    ),
+    Mutant(
+        "entropy_follows_another_policy_s_advantage",
+        f"{AGENT}/learn.py",
+        'scalars[f"{p.name}/advantage"],\n            draws',
+        'scalars[f"{agent.task.name}/advantage"],\n            draws',
+        "test_the_weight_of_entropy_follows_the_advantage_of_its_own_reward_free_policy",
+    ),
+    # After the gradients
+    Mutant(
+        "posteriors_are_written_a_row_early",
+        "dtc/data/ring.py",
+        "slot_TB = (index.slot[None] + 1 + jnp",
+        "slot_TB = (index.slot[None] + jnp",
+        "test_posteriors_replace_the_latents_of_their_rows_and_the_context_rows_stay",
+    ),
+    Mutant(
+        "posteriors_are_not_written_back",
+        f"{AGENT}/learn.py",
+        "return Learned(after, write_back(stored, info, agent), scalars)",
+        "return Learned(after, stored, scalars)",
+        "test_posteriors_replace_the_latents_of_their_rows_and_the_context_rows_stay",
+    ),
+    Mutant(
+        "moments_of_what_networks_see",
+        f"{AGENT}/learn.py",
+        "normalizer.deviations(learner.normalizer, batch.encoded)",
+        "normalizer.deviations(learner.normalizer, batch.obs)",
+        "test_moments_follow_what_the_environment_shows_and_not_what_networks_see",
+    ),
+    Mutant(
+        "ranges_never_move",
+        f"{AGENT}/learn.py",
+        "        ranges=info.ranges,\n",
+        "        ranges=learner.ranges,\n",
+        "test_moments_and_ranges_are_kept_for_the_next_update",
+    ),
+    # Evaluation
+    Mutant(
+        "evaluation_is_of_the_acting_policy",
+        f"{AGENT}/algorithm.py",
+        '"greedy": with_policy(agent.task,',
+        '"greedy": with_policy(agent.policies[0],',
+        "test_what_is_evaluated_is_the_average_of_the_task_policy_whoever_collects",
+    ),
+    Mutant(
+        "evaluation_is_of_the_latest_parameters",
+        f"{AGENT}/algorithm.py",
+        '"sampled": with_policy(agent.task, greedy=False, averaged=True)',
+        '"sampled": with_policy(agent.task, greedy=False, averaged=False)',
+        "test_what_is_evaluated_is_the_average_of_the_task_policy_whoever_collects",
+    ),
+    Mutant(
+        "an_episode_is_over_one_step_early",
+        "dtc/training/evaluation.py",
+        "return players, Trace(played.row, played.latent, outcome(alive, players",
+        "alive &= ~players.episodes.timestep.last\n"
+        "        return players, Trace(played.row, played.latent, outcome(alive, players",
+        "test_an_evaluated_episode_is_paid_until_it_ends_and_nothing_follows_it",
+    ),
+    Mutant(
+        "value_is_the_latest_critic_s",
+        f"{AGENT}/judging.py",
+        "value = partial(values_fn, agent, learner.average[policy.name], policy)",
+        "value = partial(values_fn, agent, learner.params.behaviour[policy.name], policy)",
+        "test_the_bias_of_a_value_is_what_the_averaged_task_critic_promises_beyond_the_return",
+    ),
+)
+
+
+def planted(mutant: Mutant, text: str) -> str:
+    """The text of the mutant's file with its fault.
+
+    Raises:
+      ValueError: the source text is not there exactly once.
+    """
+    count = text.count(mutant.source)
+    if count != 1:
+        raise ValueError(f"{mutant.name}: its text occurs {count} times in {mutant.file}, not once")
+    return text.replace(mutant.source, mutant.replacement)
+
+
+class Verdict(NamedTuple):
+    """What the test made of a fault."""
+
+    word: str  # SEEN, MISSED or BROKEN: the test did not run
+    how: str  # the first error
+    seconds: float
+
+
+def environment(copy: Path) -> dict[str, str]:
+    """The environment in which `dtc` is the copy's, whatever is installed."""
+    return os.environ | {"PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+def tried(mutant: Mutant, copy: Path) -> Verdict:
+    """Plants the fault in the copy, runs its test and takes the fault out again."""
+    path, begin = copy / mutant.file, time.monotonic()
+    whole = path.read_text()
+    path.write_text(planted(mutant, whole))
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", mutant.node]
+    try:
+        done = subprocess.run(
+            command, cwd=copy, env=environment(copy), capture_output=True, text=True
+        )
+    finally:
+        path.write_text(whole)
+    error = re.search(r"^E +(.*)", done.stdout, re.MULTILINE)
+    word = {0: "MISSED", 1: "SEEN"}.get(done.returncode, "BROKEN")
+    how = error.group(1) if error else ""
+    return Verdict(word, how[:60], time.monotonic() - begin)
+
+
+def main() -> int:
+    """Tries the faults that are asked for and prints a line each."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--list", action="store_true", help="only say which faults there are")
+    parser.add_argument("--only", action="append", help="the fault of this name; may be repeated")
+    args = parser.parse_args()
+    known = [m.name for m in MUTANTS]
+    if unknown := set(args.only or ()) - set(known):
+        parser.error(f"--only={sorted(unknown)[0]} is no fault. Use --list.")
+    chosen = [m for m in MUTANTS if args.only is None or m.name in args.only]
+    if args.list:
+        for m in chosen:
+            print(f"{m.name:52} {m.file:38} {m.test}")
+        return 0
+    verdicts = []
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder)
+        for name in COPIED:
+            put = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+            put(ROOT / name, copy / name)
+        where = [sys.executable, "-c", "import dtc; print(dtc.__file__)"]
+        found = subprocess.check_output(where, cwd=copy, env=environment(copy), text=True)
+        assert found.startswith(folder), f"dtc is imported from {found}, not from the copy"
+        for m in chosen:
+            verdicts.append(tried(m, copy))
+            print(f"{verdicts[-1].word:7} {verdicts[-1].seconds:5.0f} s  {m.name:52} "
+                  f"{verdicts[-1].how}", flush=True)  # fmt: skip
+    seen = sum(v.word == "SEEN" for v in verdicts)
+    print(f"{seen} of {len(verdicts)} faults are seen")
+    return int(seen < len(verdicts))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,193 @@
+"""Each red line reports the fault that it is there for, planted in a toy."""
+
+import dataclasses
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax
+
+from dtc.core import distributions as dist
+from dtc.core import mesh
+from dtc.core.types import Purpose
+from dtc.training import trainer
+from dtc.training.algorithm import State
+from tests import red_lines, toys
+from tests.guests import demonstrations, fresh, program_of, shared
+from tests.red_lines import by_path, size_on
+
+pytestmark = pytest.mark.redlines
+
+HOME = (4, 2)
+
+
+@pytest.fixture
+def plant(monkeypatch):
+    """Gives names of a module another meaning in tests/toys.py alone."""
+
+    def into(module, **wrong):
+        right = getattr(toys, module)
+        names = right.__members__ if module == "Purpose" else vars(right)
+        monkeypatch.setattr(toys, module, SimpleNamespace(**{**names, **wrong}))
+
+    return into
+
+
+def planted(guest, **wrong):
+    """A machine at home whose algorithm has other functions."""
+    machine = shared(guest, HOME).machine
+    return dataclasses.replace(machine, algorithm=dataclasses.replace(machine.algorithm, **wrong))
+
+
+def gradients(program):
+    """Raw gradients of the first update, on the host."""
+    fn = trainer.make_gradients(program.machine, program.mesh)
+    return jax.device_get(fn(fresh(program)))
+
+
+def by_device(num_local):
+    """Numbers that begin anew on every device."""
+    return mesh.vary(jnp.arange(num_local, dtype=jnp.int32))
+
+
+def as_it_is(tree):
+    """Parameters whose gradients arrive summed over the devices."""
+    return tree
+
+
+@pytest.mark.parametrize(
+    ("wrong", "text"),
+    [
+        ({"global_ids": by_device}, "'policy'"),
+        ({"vary": as_it_is}, "differs by 7.0e+00"),  # 8 devices
+        ({"pmean": mesh.psum}, "differs by 7.0e+00"),
+    ],
+    ids=["draws by device", "pmean of an unvaried gradient", "psum for a mean"],
+)
+def test_a_gradient_that_belongs_to_one_mesh_is_seen(plant, wrong, text):
+    right = gradients(shared("cloner"))
+    plant("mesh", **wrong)
+    (fault,) = red_lines.gradient_faults(gradients(program_of("cloner", HOME)), right)
+    assert text in fault
+
+
+def test_a_member_s_gradient_that_is_summed_over_data_is_seen(plant):
+    right = gradients(shared("members"))
+    plant("mesh", pmean=mesh.psum)
+    faults = red_lines.gradient_faults(gradients(program_of("members", HOME)), right)
+    assert ["differs by 3.0e+00" in faults[0], "differs by 7.0e+00" in faults[1]] == [True, True]
+
+
+def test_a_compile_for_each_length_is_seen():
+    program = shared("cloner", HOME)
+    each = jax.jit(program.train, static_argnums=1, donate_argnums=0)
+    faults = red_lines.compile_faults(each, fresh(program), (1, 3, 2))
+    assert faults == ["2 more compiles for 2 other lengths"]
+
+
+def test_a_word_to_the_host_is_seen():
+    machine = shared("cloner", HOME).machine
+
+    def learn(draws, *args):
+        jax.debug.callback(print, draws.update)
+        return machine.algorithm.learn(draws, *args)
+
+    train = trainer.make_train(planted("cloner", learn=learn), shared("cloner", HOME).mesh)
+    program = shared("cloner", HOME)
+    compiled = train.lower(program.shapes(), size_on(program, 1)).compile()
+    (fault,) = red_lines.transfer_faults(compiled)
+    assert "callback" in fault
+
+
+def test_a_leaf_that_is_not_donated_is_seen():
+    program = shared("cloner", HOME)
+
+    def train(learner, rest, number):
+        return program.train(rest._replace(learner=learner), number)
+
+    carrier = fresh(program)
+    call = jax.jit(train, donate_argnums=1)
+    args = carrier.learner, carrier._replace(learner=None), size_on(program, 1)
+    compiled = call.lower(*args).compile()
+    call(*args)
+    assert red_lines.donation_faults(carrier) == [".learner['policy']"]
+    assert red_lines.aliasing_faults(compiled, args[:2]) == ["[0]['policy']"]
+
+
+def test_a_draw_that_happens_twice_is_seen(plant):
+    plant("Purpose", REPLAY_SAMPLE=Purpose.ACT_POLICY)
+    with red_lines.recorded_draws() as drawn:
+        program = program_of("overridden", env__num_envs=10, replay__batch=10)
+        program.train(fresh(program), jnp.int32(2))
+        jax.effects_barrier()
+    expected = {Purpose.ENV_RESET, Purpose.ENV_STEP, Purpose.ACT_LATENT, Purpose.ACT_POLICY}
+    expected |= {Purpose.BEHAVIOUR_INIT, Purpose.REPLAY_SAMPLE}
+    faults = red_lines.draw_faults(drawn, expected)
+    assert faults[0] == "no draw of REPLAY_SAMPLE was seen"
+    assert faults[1] == "ACT_POLICY of id 0 at step 0 is drawn twice"
+    assert red_lines.draw_faults(drawn, expected - {Purpose.ENV_STEP})[1] == (
+        "a draw of ENV_STEP is not expected"
+    )
+
+
+def test_two_updates_that_draw_alike_are_seen():
+    demonstrations(80)
+    with red_lines.recorded_draws() as drawn:
+        program = program_of("cloner", run__updates_per_collect=2)
+        learn = program.machine.algorithm.learn
+
+        def always_first(draws, *args):
+            return learn(draws._replace(update=jnp.int32(0)), *args)
+
+        algorithm = dataclasses.replace(program.machine.algorithm, learn=always_first)
+        machine = dataclasses.replace(program.machine, algorithm=algorithm)
+        trainer.make_train(machine, program.mesh)(fresh(program), jnp.int32(1))
+        jax.effects_barrier()
+    faults = red_lines.draw_faults(drawn, {Purpose.BEHAVIOUR_INIT, Purpose.REPLAY_SAMPLE})
+    assert faults[0] == "REPLAY_SAMPLE of id 0 at step 0 is drawn twice"
+
+
+def test_a_parameter_that_is_cut_off_is_seen(plant):
+    def cut(logits, mask, share):
+        return lax.stop_gradient(dist.masked_log_probs(logits, mask, share))
+
+    plant("dist", masked_log_probs=cut)
+    program = program_of("members", HOME)
+    carrier = fresh(program)
+    before = jax.device_get(carrier.learner)
+    grads = jax.tree.map(lambda g: abs(g).max(), gradients(program))
+    carrier, _ = program.train(carrier, size_on(program, 1))
+    after = jax.device_get(carrier.learner)
+    faults = red_lines.still_faults(grads, before, after)
+    assert faults == ["['policy'] has had no gradient", "['policy'] has not moved"]
+
+
+def test_a_state_that_a_checkpoint_forgets_is_seen():
+    program = program_of("members", HOME)
+    saved = program.to_checkpoint(program.train(fresh(program), size_on(program, 1))[0])
+    right = program.machine.algorithm.from_checkpoint
+
+    def forget(state, on):
+        whole = right(state, on)
+        return State(whole.learner, jnp.zeros_like(whole.acting))
+
+    program.machine = planted("members", from_checkpoint=forget)
+    back = program.to_checkpoint(program.from_checkpoint(saved))
+    assert red_lines.state_faults(back, saved) == ["acting"]
+
+
+def test_what_crosses_devices_without_need_is_seen(plant):
+    def gathered(tree, *axes):
+        return jax.tree.map(lambda x: mesh.gather_replicated(x[None]).mean(0), tree)
+
+    plant("mesh", pmean=gathered)
+    program = program_of("cloner", HOME)
+    compiled = program.train.lower(program.shapes(), size_on(program, 1)).compile()
+    found = red_lines.ledger(compiled, program.mesh)
+    golden = red_lines.read_golden()["cloner"]
+    size = 4 * by_path(program.shapes().learner)["['policy']"].size
+    line = "all-gather data+ensemble f32 per update"
+    faults = red_lines.ledger_faults(found, golden)
+    assert f"{line}: 0 -> {8 * size} bytes" in faults and len(faults) == 2
+    assert red_lines.ledger_faults(golden, golden) == []
