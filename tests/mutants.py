@@ -225,6 +225,22 @@ MUTANTS = (
         "test_a_ghost_neither_learns_nor_has_a_say_in_novelty",
     ),
     Mutant(
+        "ghosts_have_a_say_in_novelty",
+        "dtc/world_model/ensemble.py",
+        "sum_members(jnp.where(real_E.reshape(-1, *[1] * (x.ndim - 1)), x, 0.0))",
+        "sum_members(x)",
+        "test_a_ghost_neither_learns_nor_has_a_say_in_novelty",
+    ),
+    Mutant(
+        "members_are_scaled_together",
+        f"{AGENT}/learn.py",
+        "        grads.members, opt.members, params.members\n",
+        "        jax.tree.map(lambda g: g / optimizer.global_norm(grads.members), grads.members),\n"
+        "        opt.members,\n"
+        "        params.members,\n",
+        "test_each_member_is_clipped_by_a_gradient_of_its_own",
+    ),
+    Mutant(
         "novelty_of_the_episodic_half",
         "dtc/data/ring.py",
         "return self.id % 2 == 0",
@@ -449,6 +465,13 @@ MUTANTS = (
         "test_moments_follow_what_the_environment_shows_and_not_what_networks_see",
     ),
     Mutant(
+        "average_is_of_stale_parameters",
+        f"{AGENT}/learn.py",
+        "        learner.average,\n        behaviour,\n",
+        "        learner.average,\n        learner.params.behaviour,\n",
+        "test_slow_critics_and_the_average_follow_the_parameters_that_the_update_has_made",
+    ),
+    Mutant(
         "ranges_never_move",
         f"{AGENT}/learn.py",
         "        ranges=info.ranges,\n",
@@ -525,7 +548,7 @@ def tried(mutant: Mutant, copy: Path) -> Verdict:
         )
     finally:
         path.write_text(whole)
-    error = re.search(r"^E +(.*)", done.stdout, re.MULTILINE)
+    error = re.search(r"^E +(?!AssertionError: *$)(.*\S)", done.stdout, re.MULTILINE)
     word = {0: "MISSED", 1: "SEEN"}.get(done.returncode, "BROKEN")
     how = error.group(1) if error else ""
     return Verdict(word, how[:60], time.monotonic() - begin)
@@ -556,8 +579,8 @@ def main() -> int:
         assert found.startswith(folder), f"dtc is imported from {found}, not from the copy"
         for m in chosen:
             verdicts.append(tried(m, copy))
-            print(f"{verdicts[-1].word:7} {verdicts[-1].seconds:5.0f} s  {m.name:52} "
-                  f"{verdicts[-1].how}", flush=True)  # fmt: skip
+            word, how, seconds = verdicts[-1]
+            print(f"{word:7} {seconds:5.0f} s  {m.name:52} {how}", flush=True)
     seen = sum(v.word == "SEEN" for v in verdicts)
     print(f"{seen} of {len(verdicts)} faults are seen")
     return int(seen < len(verdicts))
