@@ -159,8 +159,17 @@ def carrier_parts(shapes: Carrier) -> dict[str, int]:
     parts: dict[str, PyTree] = {"environments": (shapes.acting, shapes.episodes)}
     if stored is not None:
         parts |= {"replay rows": stored.rows, "replay latents": stored.latents}
-    parts |= learner._asdict() if hasattr(learner, "_asdict") else {"learner": learner}
+    parts |= _named_parts(learner) or {"learner": learner}
     return {name: _device_bytes(tree) for name, tree in parts.items()}
+
+
+def _named_parts(tree: PyTree, path: str = "") -> dict[str, PyTree]:
+    """The fields of a named tuple by path; those that are named tuples of subtrees are opened."""
+    parts: dict[str, PyTree] = {}
+    for name, part in tree._asdict().items() if hasattr(tree, "_asdict") else ():
+        is_deep = hasattr(part, "_asdict") and not jax.tree_util.all_leaves(part)
+        parts |= _named_parts(part, f"{path}{name}/") if is_deep else {f"{path}{name}": part}
+    return parts
 
 
 def _device_bytes(shapes: PyTree) -> int:

@@ -47,8 +47,7 @@ LEDGER = {  # mesh -> (axes, dtype, once per) of all that may cross devices
         (ENSEMBLE, "bf16", "update"),  # the same of the replayed transitions,
         (ENSEMBLE, "u8", "update"),
         (ENSEMBLE, "f32", "update"),
-        (ENSEMBLE, "pred", "update"),  # and which of them count
-        (ENSEMBLE, "s32", "update"),
+        (ENSEMBLE, "u32", "update"),  # and, as bits, which of them count
     ],
 }
 
@@ -88,7 +87,7 @@ def test_a_slice_takes_the_train_step(tmp_path, config, shape):
     assert all(one in LEDGER[shape] for one in found)
     assert all(one in found for one in LEDGER[shape])
     reduced = {c["dtype"] for c in figures["collectives"] if c["kind"] == "all-reduce"}
-    assert reduced <= {"f32", "s32"}
+    assert reduced <= {"f32", "u32"}
     assert figures["host_transfers"] == []
 
 
