@@ -105,7 +105,9 @@ def in_float64():
     jax.config.update("jax_enable_x64", False)
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    "mode", ["mix", *(pytest.param(m, marks=pytest.mark.slow) for m in MODES if m != "mix")]
+)
 def test_an_update_computes_what_it_always_has(mode, in_float64):
     found = golden_run(mode)
     stored = json.loads(GOLDEN.read_text()) if GOLDEN.exists() else {}

@@ -192,6 +192,7 @@ def test_the_calibration_s_programs_can_be_traced():
     assert [x.shape for x in scores] == 6 * [(steps, calibration.HELD_OUT)]
 
 
+@pytest.mark.slow
 def test_the_calibrations_replay_holds_walks_that_never_collect_and_nothing_else():
     program = program_on((1, 1), behaviour__mode="task")
     carrier = program.init(jnp.uint32(0))  # its prefill collects
