@@ -34,12 +34,15 @@ from tests.toys import TOYS
 pytestmark = pytest.mark.redlines
 
 HOME, AWAY = (4, 2), (1, 1)  # meshes: of what needs only one, and of who restores on another
+QUICK_MESHES = ((), HOME, (2, 5))  # among those of a test on each; (2, 5) has five members apart
 
 
-def one(guest, *more):
+def one(guest, shape=()):
     """The parameters of a test; programs of the curious agent take long to compile."""
-    marks = [pytest.mark.slow] if guest in CURIOUS else []
-    return pytest.param(guest, *more, marks=marks, id="-".join([guest, *map(str, more)]))
+    is_slow = guest in CURIOUS or shape not in QUICK_MESHES
+    values = (guest, shape) if shape else (guest,)
+    marks = [pytest.mark.slow] if is_slow else []
+    return pytest.param(*values, marks=marks, id="-".join(map(str, values)))
 
 
 EACH = pytest.mark.parametrize("guest", [one(guest) for guest in GUESTS])
@@ -246,7 +249,9 @@ def test_evaluation_is_the_same_on_every_mesh(guest, saved):
         np.testing.assert_allclose(random_away[name], random[name], rtol=3e-7, err_msg=name)
 
 
-@pytest.mark.parametrize("guest", TOYS)
+@pytest.mark.parametrize(
+    "guest", [pytest.param(t, marks=[pytest.mark.slow] * (t not in ("pg", "cloner"))) for t in TOYS]
+)
 def test_the_launcher_s_loop_trains_and_resumes_any_algorithm(guest, tmp_path):
     here = Devices(jax.device_count(), True, "Simulated devices.")
 

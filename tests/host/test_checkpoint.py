@@ -4,6 +4,7 @@ import dataclasses
 import gc
 import logging
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -75,15 +76,22 @@ def bits(tree):
     return [np.asarray(x).tobytes() for x in jax.tree.leaves(plain) if x.size]
 
 
-@pytest.fixture
-def saved(tmp_path):
+@pytest.fixture(scope="module")
+def pristine(tmp_path_factory):
     """A run directory with checkpoints of updates 10 and 20, the newer one different."""
-    checkpointer = Checkpointer(tmp_path, CFG)
+    workdir = tmp_path_factory.mktemp("pristine")
+    checkpointer = Checkpointer(workdir, CFG)
     checkpointer.save(10, carrier(), {"env_steps": 10**11})
     newer = carrier(change=lambda x: x | {"update": x["update"] + 1})
     checkpointer.save(20, newer, {"env_steps": 2 * 10**11})
     checkpointer.close()
-    return tmp_path
+    return workdir
+
+
+@pytest.fixture
+def saved(pristine, tmp_path):
+    """A copy of it, for a test of its own."""
+    return shutil.copytree(pristine, tmp_path, dirs_exist_ok=True)
 
 
 @pytest.fixture

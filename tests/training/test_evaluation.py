@@ -23,6 +23,7 @@ def single():
     return program, program.init(jnp.uint32(0))
 
 
+@pytest.mark.slow
 def test_a_policy_is_paid_for_whole_episodes(single):
     program, carrier = single
     found = jax.device_get(program.evaluate(carrier.root, carrier.learner, jnp.int32(1)))
