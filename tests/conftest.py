@@ -1,7 +1,9 @@
 """Ten simulated CPU devices, strict JAX; which tests are quick."""
 
+import gc
 import os
 from importlib import metadata
+from pathlib import Path
 
 # Tests compile much and run little. Without LLVM's optimisation a train step compiles in half the
 # time, with the older emitter of loops, which jaxlib 0.11 has no more, in a quarter. Functions like
@@ -17,6 +19,7 @@ import pytest  # noqa: E402
 
 NUM_DEVICES = 10  # holds the meshes of 8 devices and (2, 5)
 LONG = ("slow", "multiprocess", "tpu_aot", "gpu")  # what makes a test not quick
+MAX_MAPS = 30_000  # memory maps; Linux allows a process 65,530, and XLA crashes at the next one
 
 jax.config.update("jax_num_cpu_devices", NUM_DEVICES)
 jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -30,6 +33,18 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if not any(map(item.get_closest_marker, LONG)):
             item.add_marker("quick")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item, nextitem):
+    """Drops all compiled programs, each of which takes maps, before there are too many."""
+    yield
+    maps = Path("/proc/self/maps")
+    is_last_of_file = nextitem is None or nextitem.path != item.path
+    if (is_last_of_file or item.get_closest_marker("redlines")) and maps.exists():
+        if len(maps.read_bytes().splitlines()) > MAX_MAPS:
+            jax.clear_caches()
+            gc.collect()
 
 
 @pytest.hookimpl(wrapper=True)
