@@ -25,7 +25,7 @@ FACT = re.compile(
       (?<!\w)(?=[0-9a-f]*[0-9])(?=[0-9a-f]*[a-f])[0-9a-f]{7}(?!\w)  # commit
     | (?<!\w)\d{4}-\d{2}-\d{2}(?!\d)                                # date
     | (?<![\w.])\d+(?:x\d+)+(?!\w)                                  # shape: 3x3
-    | (?<![\w.])-?\d{1,3}(?:,\d{3})+(?![\d,])                       # 1,452
+    | (?<![\w.])-?\d{1,3}(?:,\d{3})+(?!\d|,\d)                     # 1,452
     | (?<![\w.])-?\d+(?:\.\d+)*(?:e[-+]?\d+)?(?:\s?%|\s?M\b|[xk]\b)?  # number, its unit
     """,
     re.VERBOSE,
@@ -66,13 +66,20 @@ def pages_of_today() -> dict[str, set[str]]:
     return {str(p.relative_to(ROOT)): {f.token for f in facts(t)} for p, t in texts.items()}
 
 
+def holds(page: set[str], token: str) -> bool:
+    """Whether a page has the token; in "89.9 to 93.0 %" the first number has its unit later."""
+    return token in page or f"{token}%" in page
+
+
 def lost(old: Sequence[Fact], pages: Sequence[set[str]], together: bool) -> list[Fact]:
     """The facts that no page holds; `together`: with a number that stood beside each."""
     missing = []
     for i, fact in enumerate(old):
         beside = {f.token for f in old[max(i - 1, 0) : i + 2]} - {fact.token}
-        holders = [page for page in pages if fact.token in page]
-        if not holders or (together and beside and not any(beside & page for page in holders)):
+        holders = [page for page in pages if holds(page, fact.token)]
+        if together and beside:
+            holders = [page for page in holders if any(holds(page, x) for x in beside)]
+        if not holders:
             missing.append(fact)
     return missing
 
