@@ -42,7 +42,8 @@ def test_a_page_fits_a_screen_and_a_sitting(path):
 
 
 @pytest.mark.parametrize("pages", [DECISIONS, EXPERIMENTS], ids=["decisions", "experiments"])
-def test_an_index_names_each_page_once(pages):
+def test_an_index_names_each_page_once_by_its_title(pages):
     index = (pages[0].parent / "README.md").read_text()
-    linked = re.findall(r"^\* \[.*\]\((?:\./)?([\w-]+\.md)\)", index, re.MULTILINE)
-    assert sorted(linked) == [path.name for path in pages]
+    linked = re.findall(r"^\* \[(.*)\]\(([\w-]+\.md)\)", index, re.MULTILINE)
+    titles = {path.name: path.read_text().splitlines()[0].removeprefix("# ") for path in pages}
+    assert sorted((name, title) for title, name in linked) == sorted(titles.items())
