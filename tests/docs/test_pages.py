@@ -70,17 +70,20 @@ TAKES_SETTINGS = ("train", "bench", "fit", "calibration")  # of dtc train
 TYPED = [typed for page in PAGES for typed in pages.commands(page)]
 
 
-def flags_of(name: str) -> set[str]:
-    """The flags of a command."""
-    settings = {*command._define(), "config", "help"} if name in TAKES_SETTINGS else {"help"}
-    if name == "train":
-        return settings
-    parts = (["env"], ["train"]) if name == "bench" else ([],)
+def help_of(name: str) -> str:
+    """What a command other than dtc train prints at --help."""
     text = io.StringIO()
-    for part in parts:
+    for part in (["env"], ["train"]) if name == "bench" else ([],):
         with contextlib.redirect_stdout(text), contextlib.suppress(SystemExit):
             MAINS[name]([*part, "--help"])
-    return settings | set(re.findall(r"(?<![\w-])--([a-z][\w-]*)", text.getvalue()))
+    return text.getvalue()
+
+
+def flags_of(name: str) -> set[str]:
+    """The flags of a command."""
+    settings = {*command._define(), "config"} if name in TAKES_SETTINGS else set()
+    text = "" if name == "train" else help_of(name)
+    return settings | {"help", *re.findall(r"(?<![\w-])--([a-z][\w-]*)", text)}
 
 
 def test_commands_in_pages_are_commands():
