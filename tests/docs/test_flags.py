@@ -22,8 +22,8 @@ from tests.docs.test_pages import help_of
 FOLDER = ROOT / "docs/reference"
 INTRO = (
     "{where} Any of them may be given to `dtc train` as `--config.SECTION.FIELD=VALUE`; see "
-    "[flags](flags.md). The defaults are those of [configs/base.py](../../configs/base.py); a config "
-    "changes a few. This page is written from the declarations by "
+    "[flags](flags.md). The defaults are those of [configs/base.py](../../configs/base.py); a "
+    "config changes a few. This page is written from the declarations by "
     "[tests/docs/test_flags.py](../../tests/docs/test_flags.py)."
 )
 MACHINE = "These are read whatever learns. Each algorithm has a page for its own: {}."
@@ -38,7 +38,7 @@ def pages() -> dict[str, str]:
     texts = {"settings.md": page("the machine", MACHINE.format(links), common)}
     for name in algorithms:
         own = [s for s in schema.sections() if reader(s) == name]
-        texts[f"settings-{name}.md"] = page(f"`{name}`", ALGORITHM.format(name), own)
+        texts[f"settings-{name}.md"] = page(f"the algorithm `{name}`", ALGORITHM.format(name), own)
     return texts
 
 
