@@ -1,6 +1,7 @@
 """The examples in pages are run as they stand there."""
 
 import inspect
+import runpy
 
 import jax
 import jax.numpy as jnp
@@ -97,3 +98,15 @@ def test_the_example_algorithm_solves_the_example_environment(example):
     carrier, _ = program.train(carrier, jnp.int32(600))
     result = program.evaluate(carrier.root, carrier.learner, jnp.int32(1))
     assert result["return"] == 1 and 17 <= result["length"] <= 19, "the start is cell 0, 1 or 2"
+
+
+def test_pictures_of_the_docs_are_small():
+    sizes = {path.name: path.stat().st_size for path in (ROOT / "docs/pictures").glob("*.png")}
+    assert sizes and max(sizes.values()) < 60_000
+
+
+@pytest.mark.slow
+def test_the_picture_of_the_feeder_is_drawn(tmp_path):
+    names = runpy.run_path(str(ROOT / "docs/pictures/draw_feeder.py"))
+    names["draw"](tmp_path / "feeder.png")
+    assert (tmp_path / "feeder.png").stat().st_size > 10_000

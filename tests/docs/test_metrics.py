@@ -13,16 +13,19 @@ from dtc.envs import catalog
 from dtc.host import health, loop, writers
 from dtc.host.devices import Devices
 from dtc.host.reports.catalog import report_of
-from tests.docs.pages import ROOT
+from tests.docs import pages
+from tests.docs.pages import PAGES, ROOT
 from tests.programs import program_on
 
 PAGE = (ROOT / "docs/reference/metrics.md").read_text()
 RUNS = {  # by name: mode, environment and novelty, so that each is there once
     "mix, grids": ("mix", "feeder_ego", "jsd"),
-    "explore, rnd": ("explore", "noisytv", "rnd"),
-    "task, masks, error": ("task", "chain", "error"),
+    "explore, masks, rnd": ("explore", "chain", "rnd"),
 }
-SLOW_RUNS = {"mix, continuous, seed": ("mix", "gymnax/Pendulum-v1", "seed")}
+SLOW_RUNS = {  # which have no metric of their own
+    "task, error": ("task", "noisytv", "error"),
+    "mix, continuous, seed": ("mix", "gymnax/Pendulum-v1", "seed"),
+}
 
 
 def rows(heading: str) -> list[list[str]]:
@@ -123,6 +126,14 @@ def test_every_sign_of_sickness_has_a_row():
     report = report_of(program_on((1, 1)))
     signs = {"finite", *health.COMMON, *report.signs}
     assert {row[0].strip("`") for row in rows(SIGNS)} == signs
+
+
+@pytest.mark.parametrize("page", PAGES, ids=pages.name)
+def test_metrics_in_pages_are_metrics(page):
+    prefixes = {entry.partition("/")[0] for entry in ENTRIES if "/" in entry}
+    for name in re.findall(r"`(\w+/[\w/]+)`", page.read_text()):
+        if name.partition("/")[0] in prefixes and not name.endswith(("/s", "/NAME")):
+            assert entry_of(name), f"{pages.name(page)} has {name}"
 
 
 def test_a_missing_entry_would_be_seen():

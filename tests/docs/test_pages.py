@@ -9,6 +9,8 @@ import yaml
 
 from dtc.commands import __main__ as console
 from dtc.commands import bench, calibration, evaluate, fit, gates, plot
+from dtc.config import schema
+from dtc.core import mesh
 from dtc.host import command
 from tests.docs import pages
 from tests.docs.pages import PAGES, ROOT
@@ -58,6 +60,30 @@ def is_awaited(path) -> bool:
     return any(path.is_relative_to(ROOT / missing) for missing in MISSING)
 
 
+IN_FILE = re.compile(
+    r"`(\w+)`(?: and `(\w+)`)? in \[[^\]]*\]\(([^)]+\.py)\)"
+    r"|\[[^\]]*\]\(([^)]+\.py)\), (?:function )?`(\w+)`"
+)
+
+
+@each_page
+def test_functions_are_in_the_files_that_pages_name(page):
+    for name, other, path, path_before, name_after in IN_FILE.findall(page.read_text()):
+        text = (page.parent / (path or path_before)).read_text()
+        for wanted in filter(None, (name, other, name_after)):
+            assert re.search(rf"^\s*(def|class) {wanted}\b|^{wanted}\b", text, re.MULTILINE), wanted
+
+
+@each_page
+def test_settings_in_the_docs_are_settings(page):
+    if not page.is_relative_to(ROOT / "docs"):
+        return
+    known = {*schema.declarations(), *(f"mesh.{name}" for name in dir(mesh))}
+    for section, field in re.findall(r"`(?:--config\.)?(\w+)\.(\w+)[`=(]", page.read_text()):
+        if section in schema.sections() and field not in ("py", "png"):
+            assert f"{section}.{field}" in known
+
+
 MAINS = {
     "bench": bench.main,
     "calibration": calibration.main,
@@ -87,7 +113,7 @@ def flags_of(name: str) -> set[str]:
 
 
 def test_commands_in_pages_are_commands():
-    assert {typed.command for typed in TYPED} <= set(console.COMMANDS)
+    assert {typed.command for typed in TYPED} - {"NAME", "COMMAND"} <= set(console.COMMANDS)
 
 
 @pytest.mark.parametrize("name", console.COMMANDS)
