@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from dtc.envs import catalog
+from dtc.host import command
 from dtc.training import trainer
 from tests import red_lines
 from tests.docs import pages
@@ -98,6 +99,13 @@ def test_the_example_algorithm_solves_the_example_environment(example):
     carrier, _ = program.train(carrier, jnp.int32(600))
     result = program.evaluate(carrier.root, carrier.learner, jnp.int32(1))
     assert result["return"] == 1 and 17 <= result["length"] <= 19, "the start is cell 0, 1 or 2"
+
+
+def test_the_command_of_the_example_algorithm_is_accepted():
+    [typed] = [t for t in pages.commands(ROOT / "docs/guides/algorithm.md") if len(t.args) == 3]
+    with registered({"q_learning": None}):
+        cfg = command.parse(["dtc train", *typed.args]).cfg
+    assert cfg.algorithm.name == "q_learning" and cfg.env.name == "corridor"
 
 
 def test_pictures_of_the_docs_are_small():
