@@ -11,12 +11,14 @@ from dtc.commands.measures import Figures
 
 
 class Bar(NamedTuple):
-    """What a figure must reach, and what we would like it to reach."""
+    """What a figure must reach, and what we would like it to reach; neither: it is shown only."""
 
     figure: str
     op: str
     must: float | None
     goal: float | None
+    title: str = ""  # in a page's table; '': the figure's name
+    unit: str = ""  # there: % for a share of 1, k for thousands, x for a factor
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,6 +37,12 @@ def task(env: str, steps: int, mode: str = "mix") -> tuple[str, ...]:
     return (f"--config.env.name={env}", f"--steps={steps}", f"--config.behaviour.mode={mode}")
 
 
+def label_of(ablation: str) -> str:
+    """`ours` for no flags, or the settings of an ablation: members=0,mode=task."""
+    settings = [flag.partition("=") for flag in ablation.split()]
+    return ",".join(f"{name.split('.')[-1]}={value}" for name, _, value in settings) or "ours"
+
+
 NO_MEMBERS = "--config.ensemble.members=0 --config.behaviour.mode=task"
 SEED_NOVELTY = "--config.curiosity.novelty=seed"
 ERROR_REWARD = "--config.curiosity.novelty=error --config.curiosity.boredom_up=0"
@@ -44,7 +52,10 @@ GATES = {
     "cartpole": Gate(
         task("gymnax/CartPole-v1", 50_000),
         partial(measures.returns, reach=475),
-        (Bar("return", ">=", 475, 475), Bar("steps_to_475", "<=", 50_000, 25_000)),
+        (
+            Bar("return", ">=", 475, 475),
+            Bar("steps_to_475", "<=", 50_000, 25_000, "steps until return 475", "k"),
+        ),
         (NO_MEMBERS,),
     ),
     "feeder": Gate(
@@ -52,42 +63,54 @@ GATES = {
         measures.returns,
         (
             Bar("return", ">=", 40, 58),
-            Bar("bouncing_fraction", "<", 0.05, 0.05),
-            Bar("collected_fraction", ">=", None, 0.75),
+            Bar("bouncing_fraction", "<", 0.05, 0.05, "bouncing", "%"),
+            Bar("collected_fraction", ">=", None, 0.75, "resources collected", "%"),
         ),
         (NO_MEMBERS,),
     ),
     "deepsea10": Gate(
         task("deepsea/10", 20_000),
         measures.deepsea,
-        (Bar("last_100", ">=", 0.9, 0.9),),
+        (
+            Bar("last_100", ">=", 0.9, 0.9, "goal, last 100 episodes", "%"),
+            Bar("solved_after", "<=", None, None, "episodes until solved"),
+        ),
         (NO_MEMBERS, SEED_NOVELTY, ERROR_REWARD),
     ),
     "deepsea20": Gate(
         task("deepsea/20", 40_000),
         measures.deepsea,
-        (Bar("first_success", "<=", None, 1000), Bar("solved_after", "<=", None, 2000)),
+        (
+            Bar("first_success", "<=", None, 1000, "first success, episode"),
+            Bar("solved_after", "<=", None, 2000, "episodes until solved"),
+        ),
         (NO_MEMBERS,),
     ),
     "keydoor": Gate(
         task("keydoor", 60_000, "explore"),
         measures.keydoor,
-        (Bar("states_seen", ">=", 0.9, 0.95), Bar("return", ">=", 0.8, 0.9)),
+        (
+            Bar("states_seen", ">=", 0.9, 0.95, "states seen, of 257", "%"),
+            Bar("return", ">=", 0.8, 0.9, "episodes at the goal", "%"),
+        ),
         (RANDOM_NETWORK, SEED_NOVELTY, ERROR_REWARD),
     ),
     "noisytv": Gate(
         task("noisytv", 60_000, "explore"),
         measures.noisytv,
-        (Bar("white_ratio", "<=", 2.0, 1.5), Bar("pseudo_ratio", "<=", None, 1.5)),
+        (
+            Bar("white_ratio", "<=", 2.0, 1.5, "white noise, times chance"),
+            Bar("pseudo_ratio", "<=", None, 1.5, "pseudo-random, times chance"),
+        ),
         (SEED_NOVELTY, ERROR_REWARD),
     ),
     "calibration": Gate(
         ("--config.env.name=feeder_ego",),
         measures.recorded,
         (
-            Bar("spearman", ">=", 0.4, 0.5),
-            Bar("auroc", ">=", 0.8, 0.9),
-            Bar("fall", ">=", 5, 10),
+            Bar("spearman", ">=", 0.4, 0.5, "Spearman"),
+            Bar("auroc", ">=", 0.8, 0.9, "AUROC"),
+            Bar("fall", ">=", 5, 10, "fall on repeated data", "x"),
         ),
         command="calibration",
     ),

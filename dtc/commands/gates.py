@@ -4,10 +4,13 @@ dtc gates --gate=cartpole --seeds=3     # or several: --gate=cartpole,deepsea
 dtc gates --all --seeds=3 --jobs=2      # the table, two runs at a time
 dtc gates --all --seeds=3 --controls    # the table, and each gate's ablations
 dtc gates --list
+dtc gates --all --controls --results=docs/results --missing  # what has no result file of this code
+dtc gates --table=README.md --results=docs/results           # the page's table, from those files
 
 A seed is one `dtc train` with configs/local.py as it is; only environment, budget and mode differ
 between gates. Runs, results and curves lie under --workdir, one directory a gate and
-seed; a command that was interrupted goes on where it stopped when it is given again.
+seed; a command that was interrupted goes on where it stopped when it is given again. With
+--results they lie one folder deeper, named by the hash of the code.
 """
 
 import argparse
@@ -24,12 +27,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from rich.table import Table
 
-from dtc.commands.gate_table import GATES, Gate
+from dtc.commands import result_files, result_table
+from dtc.commands.gate_table import GATES, Gate, label_of
 from dtc.commands.measures import Figures
+from dtc.config.settings import ConfigError
 from dtc.host import saved, writers
 from dtc.host.figures import curves
 
 EPISODES = 50  # of each evaluation
+RESULT = "result.json"  # of a finished seed, in its run directory
 WIDTH = 160  # columns of a table that goes to a file
 
 OPS = {">=": operator.ge, "<=": operator.le, "<": operator.lt}
@@ -37,26 +43,48 @@ OPS = {">=": operator.ge, "<=": operator.le, "<": operator.lt}
 
 def main(argv: Sequence[str]) -> int:
     """Exit status: 0 where every seed meets every `must`, 1 where not, 2 on misuse."""
-    args = _parser().parse_args(argv)
+    args = _arguments(argv)
     console = writers.Console()
     if not console.is_terminal:
         console.width = WIDTH
     if args.list:
         console.print(_listing())
         return 0
-    names = list(GATES) if args.all else args.gate.split(",")
+    names = args.gate.split(",") if args.gate else list(GATES)
     unknown = [name for name in names if name not in GATES]
     if unknown:
         print(f"--gate={unknown[0]} is no gate. Use {', '.join(GATES)}.", file=sys.stderr)
         return 2
-    results = run_gates(
-        names, args.workdir, args.seeds, args.controls, tuple(args.flags), args.jobs
-    )
+    try:
+        if args.table:
+            result_table.rewrite(args.table, result_files.read_all(args.results))
+            return 0
+        results = _results(names, args)
+    except ConfigError as error:
+        print(error, file=sys.stderr)
+        return 2
     rows = {name: summary(GATES[name], result) for name, result in results.items()}
     console.print(_table(rows))
     if args.json:
         args.json.write_text(json.dumps(rows, indent=1) + "\n")
     return 0 if all(row["passed"] for bars in rows.values() for row in bars) else 1
+
+
+def _arguments(argv: Sequence[str]) -> argparse.Namespace:
+    parser = _parser()
+    args = parser.parse_args(argv)
+    if (args.table or args.missing) and not args.results:
+        parser.error("--table and --missing read result files. Add --results=docs/results.")
+    if args.results and args.flags:
+        parser.error("--results keeps the gates as they are. Leave out --flags or --results.")
+    return args
+
+
+def _results(names: Sequence[str], args: argparse.Namespace) -> dict[str, dict[str, list[Figures]]]:
+    """What run_gates returns. Runs for result files lie in a folder of this code's hash."""
+    store = result_files.open_store(args.results, args.missing) if args.results else None
+    workdir = args.workdir / store.code if store else args.workdir
+    return run_gates(names, workdir, args.seeds, args.controls, tuple(args.flags), args.jobs, store)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -67,10 +95,13 @@ def _parser() -> argparse.ArgumentParser:
     what.add_argument("--gate", help=f"one or more of {', '.join(GATES)}")
     what.add_argument("--all", action="store_true", help="all of them")
     what.add_argument("--list", action="store_true", help="print what they ask for")
+    what.add_argument("--table", type=Path, help="write the table of --results into this page")
     parser.add_argument("--seeds", type=_count, default=3, help="seeds 0, 1, ... (default 3)")
     parser.add_argument("--jobs", type=_count, default=1, help="runs at a time (default 1)")
     parser.add_argument("--workdir", type=Path, default=Path("runs/gates"), help="for all runs")
     parser.add_argument("--controls", action="store_true", help="run each gate's ablations too")
+    parser.add_argument("--results", type=Path, help="keep a result file a seed in this folder")
+    parser.add_argument("--missing", action="store_true", help="run what has none of this code")
     parser.add_argument("--json", type=Path, help="write the table here too")
     parser.add_argument("--flags", nargs="*", default=[], help="more flags of dtc train")
     return parser
@@ -92,8 +123,8 @@ class Job(NamedTuple):
 
     @property
     def label(self) -> str:
-        """`ours`, or the settings of the ablation: members=0,mode=task."""
-        return ",".join(flag.split(".")[-1] for flag in self.ablation.split()) or "ours"
+        """`ours`, or the settings of the ablation."""
+        return label_of(self.ablation)
 
 
 def run_gates(
@@ -103,9 +134,11 @@ def run_gates(
     controls: bool,
     flags: tuple[str, ...],
     num_at_once: int,
+    store: result_files.Store | None = None,
 ) -> dict[str, dict[str, list[Figures]]]:
     """Figures of every seed, by gate and label: `ours` and the ablations.
 
+    With `store` a finished seed leaves a result file, and what is in it already is not run.
     Where a job fails, those under way end first, and no other starts.
     """
     jobs = [
@@ -117,7 +150,13 @@ def run_gates(
 
     def figures_of(job: Job) -> Figures:
         path = workdir / job.gate / job.label / f"seed{job.seed}"
-        figures = run_seed(GATES[job.gate], path, job.seed, (*flags, *job.ablation.split()))
+        of = (job.gate, job.label, job.seed)
+        if store and of in store.done:
+            figures = store.done[of]
+        else:
+            figures = run_seed(GATES[job.gate], path, job.seed, (*flags, *job.ablation.split()))
+            if store:
+                result_files.record(store, of, path / RESULT)
         print(f"{job.gate}, {job.label}, seed {job.seed}: {_text(figures)}", flush=True)
         return figures
 
@@ -136,7 +175,7 @@ def _text(figures: Figures) -> str:
 
 def run_seed(gate: Gate, workdir: Path, seed: int, flags: tuple[str, ...]) -> Figures:
     """The figures of one seed, from its result file or by running it to its end."""
-    result = workdir / "result.json"
+    result = workdir / RESULT
     if not result.is_file():
         start = time.monotonic()
         _start(gate, workdir, seed, flags)
@@ -197,7 +236,7 @@ def summary(gate: Gate, results: dict[str, list[Figures]]) -> list[dict[str, Any
             bar._asdict()
             | {
                 "seeds": values,
-                "worst": min(values) if bar.op == ">=" else max(values),
+                "worst": float((np.min if bar.op == ">=" else np.max)(values)),  # NaN is worst
                 "interquartile_mean": interquartile_mean(values),
                 "random": ours[0].get(
                     "random" if bar.figure == "return" else f"random_{bar.figure}"
