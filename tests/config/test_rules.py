@@ -28,7 +28,7 @@ def with_algorithm(name, **values):
 def test_an_unknown_algorithm_is_answered_with_the_closest_one(toy):
     with pytest.raises(ConfigError) as error:
         from_dict(with_algorithm("toys"))
-    assert str(error.value) == "algorithm.name=toys is none of curious, toy. Did you mean toy?"
+    assert str(error.value) == "algorithm.name=toys is not one of curious, toy. Did you mean toy?"
 
 
 def test_an_algorithm_runs_with_the_defaults_of_all_others(toy):
@@ -81,7 +81,8 @@ def test_a_run_without_environments_counts_updates():
     with pytest.raises(ConfigError) as error:
         from_dict(with_algorithm("curious", run__collect_steps=0))
     assert str(error.value) == (
-        "run.updates=0 sets no length, and run.collect_steps=0 leaves no run.steps to count. "
+        "run.updates=0 sets no run length, and with run.collect_steps=0 run.steps cannot set it "
+        "either. "
         "Use --config.run.updates=10000."
     )
     cfg = from_dict(with_algorithm("curious", run__collect_steps=0, run__updates=10))

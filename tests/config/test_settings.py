@@ -110,7 +110,7 @@ BAD = [
     (dict(model__classes=300), "model.classes=300 is not at least 2 and at most 256"),
     (dict(behaviour__mode="taks"), "Did you mean task?"),
     (dict(curiosity__novelty="jsdd"), "Did you mean jsd?"),
-    (dict(model__size="13m"), "model.size=13m is none of nano, 1m"),
+    (dict(model__size="13m"), "model.size=13m is not one of nano, 1m"),
     (dict(dream__horizons=8), "dream.horizons=8 is not a tuple"),
     (dict(dream__horizons=(8, 12)), "Use --config.dream.horizons=8,16."),
     (dict(dream__horizons=(16, 8)), "dream.horizons=16,8 is not ascending"),
@@ -125,7 +125,7 @@ BAD = [
     (dict(curiosity__slow_rate=0.2), "curiosity.fast_rate=0.1"),
     (dict(model__deter=100), "model.deter=100 is not a multiple of model.blocks=8"),
     (dict(model__bins=254), "Use --config.model.bins=255."),
-    (dict(precision__param="float64"), "both are float64, or none"),
+    (dict(precision__param="float64"), "both must be float64, or neither"),
     (dict(run__profile=(5, 3)), "Use --config.run.profile=3,5."),
     (dict(run__profile=(-1, 3)), "run.profile=-1 is not at least 0"),
     (dict(run__profile=(1, 2, 3)), "run.profile=1,2,3 has length 3, not 2"),
@@ -166,7 +166,7 @@ def test_a_mesh_that_does_not_fit_names_those_that_do():
         "Use --mesh=-1,1, -1,2, -1,4 or -1,8."
     )
     assert message(mesh__data=3).startswith("mesh=3,1 is not 8 devices")
-    assert message(mesh__ensemble=-1).startswith("mesh=-1,-1 leaves both axes open")
+    assert message(mesh__ensemble=-1).startswith("mesh=-1,-1 leaves both axes undetermined")
 
 
 def test_the_replay_ratio_is_replayed_steps_per_collected_step():

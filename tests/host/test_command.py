@@ -63,7 +63,7 @@ BAD = [
     (("--config.replay=3",), "--config.replay is a group of settings. Use --config.replay.NAME="),
     (("--config.replay.latents=3",), "replay.latents=3 is not True or False"),
     (("--config.model.deter=x",), "model.deter=x is not a whole number."),
-    (("--config.model.size=13m",), "model.size=13m is none of nano, 1m"),
+    (("--config.model.size=13m",), "model.size=13m is not one of nano, 1m"),
     (("--noconfig.replay.slots",), "is not a flag. Did you mean --config.replay.slots?"),
     (("--resume=3",), "--resume=3 is not True or False"),
     (("--workdir",), "workdir"),
