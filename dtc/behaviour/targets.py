@@ -71,19 +71,16 @@ def targets(
 ) -> Judged:
     """Returns, advantages and weights of dreams.
 
-    A = sum over kinds of reward of w (R - v - mean(R - v)) / max(floor, S)
-
-    S is the slow range between the global percentiles of R; w is the kind's weight, times
-    1 - boredom for the intrinsic kind. Subtracting the mean over all devices removes the lag of the
-    critic common to all states, which says nothing about actions.
+    A = sum over kinds of reward of w (R - v - mean(R - v)) / max(floor, S), with the slow range S
+    between the global percentiles of R; w of the intrinsic kind includes 1 - boredom. Subtracting
+    the mean over all devices removes the lag of the critic common to all states.
 
     Intrinsic returns continue after the end of an episode (Burda et al. 2019, section 2.3): a
     terminal state has the value of a familiar one, the slow low percentile of R. With value 0 an
     explorer would avoid terminal states.
 
     Percentiles and metrics use only steps with survival probability above 0.5. The model has no
-    data beyond the end of an episode: novelty stays high there, and a goal's reward could be
-    counted repeatedly.
+    data beyond: novelty stays high there, and a goal's reward could be counted repeatedly.
 
     Args:
       horizon: [] int32 steps that were dreamed.

@@ -1,4 +1,4 @@
-"""--help=SECTION: every setting is described where it is asked for."""
+"""--help=SECTION describes every setting of a section."""
 
 import pytest
 
@@ -29,6 +29,6 @@ def test_the_overview_names_every_section_and_who_reads_it():
     assert all(f"--config.{name}=" in text for name in ("name", "seed", "slice"))
 
 
-def test_a_section_that_is_none_is_answered_with_the_closest_one():
+def test_an_unknown_section_is_refused_with_the_closest_one():
     with pytest.raises(ConfigError, match=r"--help=repla is not a section. Did you mean replay"):
         manual.section("repla")

@@ -1,4 +1,4 @@
-"""Settings: every preset is possible, every mistake is one sentence that says what to type."""
+"""Settings: every preset is valid, and every error is one sentence that says what to type."""
 
 import importlib
 import json
@@ -64,7 +64,7 @@ def test_smoke_runs_on_any_of_the_test_meshes(num_devices):
     config.on_devices(config.from_dict(settings("smoke")), num_devices)
 
 
-def test_an_unknown_name_is_answered_with_the_closest_one():
+def test_an_unknown_setting_is_refused_with_the_closest_one():
     tree = changed()
     tree["replay"]["bach"] = 3
     with pytest.raises(
@@ -88,7 +88,7 @@ def test_plain_dicts_and_config_dicts_may_be_mixed():
     assert config.from_dict(mixed) == config.from_dict(tree)
 
 
-def test_an_int_is_a_float_but_a_bool_is_no_int():
+def test_an_int_is_accepted_as_a_float_but_a_bool_not_as_an_int():
     assert config.from_dict(changed(behaviour__lam=1)).behaviour.lam == 1.0
     assert "replay.batch=True is not a whole number" in message(replay__batch=True)
     assert "replay.batch=16.0 is not a whole number" in message(replay__batch=16.0)
@@ -138,14 +138,14 @@ BAD = [
 
 
 @pytest.mark.parametrize(("values", "part"), BAD, ids=[part[:40] for _, part in BAD])
-def test_what_cannot_be_is_refused_in_one_line(values, part):
+def test_an_invalid_setting_is_refused_in_one_line(values, part):
     text = message(**values)
     assert part in text
     assert "\n" not in text
     assert "'" not in text
 
 
-def test_what_a_message_tells_to_type_is_accepted():
+def test_the_value_that_a_message_suggests_is_accepted():
     text = message(dream__starts=100)
     value = int(text.rstrip(".").split("=")[-1])
     assert config.from_dict(changed(dream__starts=value)).dream.starts == value
@@ -155,7 +155,7 @@ def test_what_a_message_tells_to_type_is_accepted():
     ("data", "ensemble", "shape"),
     [(-1, 1, (8, 1)), (-1, 4, (2, 4)), (2, -1, (2, 4)), (8, 1, (8, 1))],
 )
-def test_minus_one_stands_for_the_rest_of_the_devices(data, ensemble, shape):
+def test_minus_one_stands_for_all_remaining_devices(data, ensemble, shape):
     cfg = config.from_dict(changed(mesh__data=data, mesh__ensemble=ensemble))
     assert config.resolve_mesh(cfg, 8) == shape
 
