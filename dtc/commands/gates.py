@@ -1,13 +1,13 @@
-"""Runs the gates: what the agent must learn on problems people know, and how fast.
+"""Runs the gates: tasks that the agent must learn within a budget.
 
-dtc gates --gate=cartpole --seeds=3     # or several: --gate=cartpole,deepsea
-dtc gates --all --seeds=3 --jobs=2      # the table, two runs at a time
-dtc gates --all --seeds=3 --controls    # the table, and each gate's ablations
+dtc gates --gate=cartpole --seeds=3     # or several: --gate=cartpole,deepsea10
+dtc gates --all --seeds=3 --jobs=2      # all gates, two runs at a time
+dtc gates --all --seeds=3 --controls    # all gates and their ablations
 dtc gates --list
 
-A seed is one `dtc train` with configs/local.py as it is; only environment, budget and mode differ
-between gates. Runs, results and curves lie under --workdir, one directory a gate and
-seed; a command that was interrupted goes on where it stopped when it is given again.
+Each seed is one `dtc train` with configs/local.py; only environment, budget and mode differ between
+gates. Runs, results and curves are written under --workdir, one directory per gate and seed. An
+interrupted command continues when it is given again.
 """
 
 import argparse
@@ -29,14 +29,14 @@ from dtc.commands.measures import Figures
 from dtc.host import saved, writers
 from dtc.host.figures import curves
 
-EPISODES = 50  # of each evaluation
-WIDTH = 160  # columns of a table that goes to a file
+EPISODES = 50  # per evaluation
+WIDTH = 160  # columns of a table that is not printed to a terminal
 
 OPS = {">=": operator.ge, "<=": operator.le, "<": operator.lt}
 
 
 def main(argv: Sequence[str]) -> int:
-    """Exit status: 0 where every seed meets every `must`, 1 where not, 2 on misuse."""
+    """Runs gates; returns 0 if every seed meets every `must`, 1 if not, 2 for a bad command."""
     args = _parser().parse_args(argv)
     console = writers.Console()
     if not console.is_terminal:
@@ -47,7 +47,7 @@ def main(argv: Sequence[str]) -> int:
     names = list(GATES) if args.all else args.gate.split(",")
     unknown = [name for name in names if name not in GATES]
     if unknown:
-        print(f"--gate={unknown[0]} is no gate. Use {', '.join(GATES)}.", file=sys.stderr)
+        print(f"--gate={unknown[0]} is not a gate. Use {', '.join(GATES)}.", file=sys.stderr)
         return 2
     results = run_gates(
         names, args.workdir, args.seeds, args.controls, tuple(args.flags), args.jobs
@@ -65,14 +65,14 @@ def _parser() -> argparse.ArgumentParser:
     )
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--gate", help=f"one or more of {', '.join(GATES)}")
-    what.add_argument("--all", action="store_true", help="all of them")
-    what.add_argument("--list", action="store_true", help="print what they ask for")
-    parser.add_argument("--seeds", type=_count, default=3, help="seeds 0, 1, ... (default 3)")
-    parser.add_argument("--jobs", type=_count, default=1, help="runs at a time (default 1)")
+    what.add_argument("--all", action="store_true", help="all gates")
+    what.add_argument("--list", action="store_true", help="print the gates and their bars")
+    parser.add_argument("--seeds", type=_count, default=3, help="number of seeds (default 3)")
+    parser.add_argument("--jobs", type=_count, default=1, help="parallel runs (default 1)")
     parser.add_argument("--workdir", type=Path, default=Path("runs/gates"), help="for all runs")
-    parser.add_argument("--controls", action="store_true", help="run each gate's ablations too")
-    parser.add_argument("--json", type=Path, help="write the table here too")
-    parser.add_argument("--flags", nargs="*", default=[], help="more flags of dtc train")
+    parser.add_argument("--controls", action="store_true", help="also run the ablations")
+    parser.add_argument("--json", type=Path, help="also write the table to this file")
+    parser.add_argument("--flags", nargs="*", default=[], help="further flags of dtc train")
     return parser
 
 
@@ -84,15 +84,15 @@ def _count(text: str) -> int:
 
 
 class Job(NamedTuple):
-    """One seed of a gate as it is, or of one of its ablations."""
+    """One seed of a gate or of one of its ablations."""
 
     gate: str
-    ablation: str  # its flags; '': none
+    ablation: str  # flags of the ablation; '': the gate itself
     seed: int
 
     @property
     def label(self) -> str:
-        """`ours`, or the settings of the ablation: members=0,mode=task."""
+        """`ours`, or the settings of the ablation, e.g. members=0,mode=task."""
         return ",".join(flag.split(".")[-1] for flag in self.ablation.split()) or "ours"
 
 
@@ -104,9 +104,9 @@ def run_gates(
     flags: tuple[str, ...],
     num_at_once: int,
 ) -> dict[str, dict[str, list[Figures]]]:
-    """Figures of every seed, by gate and label: `ours` and the ablations.
+    """The results of every seed, by gate and by label (`ours` and the ablations).
 
-    Where a job fails, those under way end first, and no other starts.
+    If a job fails, running jobs finish and no other starts.
     """
     jobs = [
         Job(name, ablation, seed)
@@ -122,7 +122,7 @@ def run_gates(
         return figures
 
     results: dict[str, dict[str, list[Figures]]] = {name: {} for name in names}
-    with futures.ThreadPoolExecutor(num_at_once) as pool:  # each waits for a process of its own
+    with futures.ThreadPoolExecutor(num_at_once) as pool:  # each thread waits for a process
         for job, figures in zip(jobs, pool.map(figures_of, jobs), strict=True):
             results[job.gate].setdefault(job.label, []).append(figures)
     for name in names:
@@ -135,7 +135,7 @@ def _text(figures: Figures) -> str:
 
 
 def run_seed(gate: Gate, workdir: Path, seed: int, flags: tuple[str, ...]) -> Figures:
-    """The figures of one seed, from its result file or by running it to its end."""
+    """The results of one seed, from its result file or by running it to its end."""
     result = workdir / "result.json"
     if not result.is_file():
         start = time.monotonic()
@@ -148,7 +148,7 @@ def run_seed(gate: Gate, workdir: Path, seed: int, flags: tuple[str, ...]) -> Fi
 
 
 def _start(gate: Gate, workdir: Path, seed: int, flags: tuple[str, ...]) -> None:
-    """Starts or resumes a process of its own and waits for its end."""
+    """Starts or resumes the run in a new process and waits for its end."""
     command = [sys.executable, "-m", "dtc.commands", gate.command, *gate.flags, *flags]
     command += [f"--seed={seed}", f"--workdir={workdir}"]
     if gate.command == "train":
@@ -161,18 +161,18 @@ def _start(gate: Gate, workdir: Path, seed: int, flags: tuple[str, ...]) -> None
 
 
 def _check_finished(workdir: Path) -> None:
-    """Raises SystemExit where the run was stopped before its budget was used."""
+    """Raises SystemExit if the run was stopped before its budget was used."""
     budget = saved.settings(workdir).run.steps
     *_, last = writers.read_metrics(workdir / writers.METRICS)
     if last["env_steps"] < budget:
         raise SystemExit(
             f"{workdir} stopped after {last['env_steps']} of {budget} environment steps. "
-            "Give the same command again to go on."
+            "Repeat the command to continue."
         )
 
 
 def _draw(directory: Path, seeds: int, labels: Sequence[str]) -> None:
-    """Curves of all seeds beside the reference policies, one panel: DIRECTORY/curves.png."""
+    """Draws the returns of all seeds and of the reference policies: DIRECTORY/curves.png."""
     records: dict[str, list[writers.Record]] = {}
     last: writers.Record = {}
     for label in labels:
@@ -188,7 +188,7 @@ def _draw(directory: Path, seeds: int, labels: Sequence[str]) -> None:
 
 
 def summary(gate: Gate, results: dict[str, list[Figures]]) -> list[dict[str, Any]]:
-    """One row a bar: each seed's figure, the least, the interquartile mean, and what passed."""
+    """One row per bar: the result of each seed, the worst, the interquartile mean, and passes."""
     ours = results["ours"]
     rows = []
     for bar in gate.bars:
@@ -216,7 +216,7 @@ def _reaches(values: Sequence[float], op: str, target: float | None) -> bool:
 
 
 def interquartile_mean(values: Sequence[float]) -> float:
-    """Mean of the middle half, the ends' values weighted by their part in it."""
+    """Mean of the middle half of the values; those at its ends have fractional weights."""
     x, n = np.sort(np.asarray(values, float)), len(values)
     inside = np.clip(np.arange(1, n + 1), n / 4, 3 * n / 4)
     weight = inside - np.clip(np.arange(n), n / 4, 3 * n / 4)
