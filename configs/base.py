@@ -1,4 +1,4 @@
-"""Every setting with its default; the other configs change a few lines of it.
+"""Every setting with its default; the other configs change a few of them.
 
     python launch/main.py --config.SECTION.FIELD=VALUE
 
@@ -12,8 +12,8 @@ from dtc.config.settings import defaults
 
 
 def get_config() -> ml_collections.ConfigDict:
-    """All settings. None in `model` means: from the preset `model.size`."""
+    """All settings. The preset `model.size` fills values of None in `model`."""
     config = ml_collections.ConfigDict(defaults())
-    for name in Size._fields:  # one placeholder each: fields with the same one are linked
+    for name in Size._fields:  # a new placeholder for each, since fields that share one are linked
         config.model[name] = ml_collections.config_dict.placeholder(int)
     return config

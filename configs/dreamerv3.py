@@ -1,8 +1,8 @@
-"""DreamerV3 at its `size1m`, without ensemble, curiosity, pooling and frontier.
+"""DreamerV3 with its size `size1m`: no ensemble, curiosity, pooling or frontier.
 
     python launch/main.py --config=configs/dreamerv3.py
 
-Machine: 2 CPU cores. B16, T64, H15, all 1024 states as starts, replay ratio 32. Rate:
+Machine: 2 CPU cores. B=16, T=64, H=15, all 1024 states are starts, replay ratio 32. Rate:
 2.0 updates/s (2026-11-21, `python tools/bench.py train`).
 """
 
@@ -11,11 +11,11 @@ from dtc.configs import base
 
 
 def get_config() -> ml_collections.ConfigDict:
-    """The sizes, rates and scales of Hafner et al. 2023, on the flat Feeder."""
+    """The sizes, rates and scales of Hafner et al. 2023, on the Feeder with flat observations."""
     config = base.get_config()
     config.name = "dreamerv3"
     config.env.update(name="feeder", num_envs=16)
-    config.replay.update(slots=16384, batch=16, length=64, frontier=16384)  # frontier: all, uniform
+    config.replay.update(slots=16384, batch=16, length=64, frontier=16384)  # uniform over all rows
     config.model.update(size="1m", standardise=False)
     config.ensemble.members = 0
     config.dream.update(starts=1024, horizons=(15,), chunk=15, end=0.0)

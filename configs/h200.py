@@ -10,7 +10,7 @@ from dtc.configs import v4_8
 
 
 def get_config() -> ml_collections.ConfigDict:
-    """`v4_8` on the one device that is there."""
+    """`v4_8` on one device."""
     config = v4_8.get_config()
     config.name = "h200"
     config.slice = ""

@@ -1,9 +1,9 @@
-"""The default: curious and task-driven learning on the egocentric Feeder, on the machine at hand.
+"""The default: learning from task reward and curiosity on the egocentric Feeder, on any machine.
 
     python launch/main.py
 
-Machine: 2 CPU cores, or one GPU (configs/h200.py fills a large one). Rate: 4.9 updates/s on two
-quiet cores (2026-11-21), 78 environment steps/s: 60k steps in 13 minutes.
+Machine: 2 CPU cores, or one GPU (configs/h200.py uses a large one fully). Rate: 4.9 updates/s on
+two idle cores (2026-11-21), 78 environment steps/s: 60k steps in 13 minutes.
 """
 
 import ml_collections
@@ -11,7 +11,7 @@ from dtc.configs import base
 
 
 def get_config() -> ml_collections.ConfigDict:
-    """A `nano` model whose updates are cheap enough to make thousands of them in minutes."""
+    """A `nano` model, whose updates are cheap enough to run thousands in minutes."""
     config = base.get_config()
     config.name = "local"
     config.env.num_envs = 8

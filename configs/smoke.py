@@ -1,8 +1,8 @@
-"""The whole loop in under a minute on 2 CPU cores: what the tests run.
+"""The whole loop in under a minute on 2 CPU cores, for tests.
 
     python launch/main.py --config=configs/smoke.py --devices=8
 
-Machine: 2 CPU cores, as any number of devices that divides 40. It learns nothing worth seeing.
+Machine: 2 CPU cores, as any number of devices that divides 40. It is too short to learn the task.
 """
 
 import ml_collections

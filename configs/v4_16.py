@@ -2,7 +2,7 @@
 
     python launch/main.py --config=configs/v4_16.py --workdir=DIR    # on every host
 
-The members are split over 2 devices each: 5 are padded to 6.
+Axis `ensemble` has 2 devices, so the 5 members are padded to 6.
 Rate: not measured.
 """
 

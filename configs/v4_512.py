@@ -2,7 +2,7 @@
 
     python launch/main.py --config=configs/v4_512.py --workdir=DIR    # on every host
 
-Batch, starts and environments grow 16 times, so that a device keeps 16 sequences.
+Batch, starts and environments are 16 times those of v4_8: 16 sequences per device.
 Rate: not measured.
 """
 
@@ -11,7 +11,7 @@ from dtc.configs import v4_8
 
 
 def get_config() -> ml_collections.ConfigDict:
-    """`v4_8` on 256 devices, 16 times as wide: mesh (128, 2)."""
+    """`v4_8` on 256 devices with 16 times the batch: mesh (128, 2)."""
     config = v4_8.get_config()
     config.name = "v4_512"
     config.slice = "v4-512"

@@ -2,10 +2,10 @@
 
     python launch/main.py --config=configs/v4_8.py --workdir=DIR
 
-Where the slice is not there its 4 devices are simulated on the CPU; a quick try of that is
-`--updates=2 --config.replay.slots=256`: 70 s an update on 2 CPU cores, 15 GiB (2026-11-21). An
-update is about 4.5 TFLOP at horizon 8 and 10 at 64. Memory on the slice: 5.0 GiB a device
-(tools/fit.py).
+Without the slice its 4 devices are simulated on the CPU. For a quick test of that use
+`--updates=2 --config.replay.slots=256`: 70 s per update on 2 CPU cores, 15 GiB (2026-11-21). An
+update is about 4.5 TFLOP at horizon 8 and 10 TFLOP at horizon 64. Memory on the slice: 5.0 GiB per
+device (tools/fit.py).
 Rate on the slice: not measured.
 """
 
@@ -14,7 +14,7 @@ from dtc.configs import base
 
 
 def get_config() -> ml_collections.ConfigDict:
-    """5 members, 1024 + 32 x 32 latents, 4 million rows of replay, dreams of 8 to 64 steps."""
+    """5 members, latents of 1024 + 32 x 32, 4 million rows of replay, dreams of 8 to 64 steps."""
     config = base.get_config()
     config.name = "v4_8"
     config.slice = "v4-8"

@@ -91,8 +91,8 @@ def test_an_acting_state_may_be_split_over_the_members_and_padded_with_ghosts():
         ),
         (
             "pg",
-            "run.collect_steps=0 collects nothing, and algorithm.name=pg keeps no rows that it "
-            "could be given. Use --config.run.collect_steps=2.",
+            "run.collect_steps=0 collects nothing, and algorithm.name=pg stores no rows that "
+            "it could learn from instead. Use --config.run.collect_steps=2.",
         ),
     ],
 )

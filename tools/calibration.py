@@ -1,4 +1,4 @@
-"""Measures what novelty tells: see `python tools/calibration.py --help`."""
+"""Measures how well novelty ranks the model's errors: see `python tools/calibration.py --help`."""
 
 import sys
 

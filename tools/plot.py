@@ -1,4 +1,4 @@
-"""Draws runs into one figure: see `python tools/plot.py --help`."""
+"""Draws the curves of several runs in one figure: see `python tools/plot.py --help`."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""The algorithms by name: what `algorithm.name` may be."""
+"""The algorithms by the name that `algorithm.name` gives them."""
 
 from collections.abc import Callable
 from typing import Any

@@ -18,39 +18,37 @@ from dtc.world_model.latent import Feature
 
 
 class ChunkData(NamedTuple):
-    """What the losses read of some dreamed steps, [steps, n, ...]."""
+    """Inputs of the losses for some dreamed steps, [steps, n, ...]."""
 
-    state: Any  # latents until `gradients` makes features of them
+    state: Any  # latents, which `gradients` turns into features for `loss`
     action: Array
     mask: Array | None
     targets: Targets
 
 
 class PolicyLearner(NamedTuple):
-    """What a policy's losses need besides its parameters and data."""
+    """Inputs of a policy's losses other than its parameters and data."""
 
     net: Behaviour
-    slow: PyTree  # the slow critics
+    slow: PyTree  # parameters of the slow critics
     entropy_weight: Array  # [] see `next_entropy_weight`
     spec: EnvSpec
 
 
 class LossSums(NamedTuple):
-    """Losses and entropies of dreamed steps, summed, or a mean over all that were dreamed."""
+    """Losses and entropies: sums over dreamed steps from `loss`, means from `gradients`."""
 
     actor: Array  # []
     critics: dict[str, Array]  # [] each
-    entropy: Array  # [] of the policy, where the dreamed episode runs
-    salience_entropy: Array | None  # [] of the pool's weights there; None without pooling
+    entropy: Array  # [] of the policy, over steps where `Targets.runs`
+    salience_entropy: Array | None  # [] of the pool's weights, likewise; None without pooling
 
 
 def loss(params: PyTree, data: ChunkData, learner: PolicyLearner) -> tuple[Array, LossSums]:
-    """Summed actor and critic losses of some dreamed steps.
+    """Actor and critic losses summed over dreamed steps, and their parts.
 
-    -w (log p(a) sg(A) + eta H[p]) for the actor; for each critic w (CE(v, R) + CE(v, v_slow)) with
-    R and v_slow two-hot.
-
-    eta is `learner.entropy_weight`.
+    The actor's loss is -w (log p(a) sg(A) + eta H[p]), each critic's w (CE(v, R) + CE(v, v_slow))
+    with two-hot R and v_slow; w, A and R are `data.targets`, eta is `learner.entropy_weight`.
     """
     net, w = learner.net, data.targets.weight
     output, logits, weights = net.apply({"params": params}, data.state, method="everything")
@@ -74,7 +72,7 @@ def loss(params: PyTree, data: ChunkData, learner: PolicyLearner) -> tuple[Array
 
 
 def critic_loss(logits: Array, slow_logits: Array, target: Array, bins: int) -> Array:
-    """CE to the two-hot return plus CE to the slow critic's mean, [...]."""
+    """[...] cross-entropy to the two-hot return plus cross-entropy to the slow critic's mean."""
     centers = dist.twohot_bins(bins)
     slow = lax.stop_gradient(dist.twohot_mean(slow_logits, centers))
     regulariser = dist.twohot_loss(logits, slow, centers)
@@ -92,8 +90,8 @@ def gradients(
 ) -> tuple[PyTree, LossSums]:
     """Gradients and metrics of the mean loss over the dreamed steps before the horizon.
 
-    Chunks of time are run one after the other: memory holds one chunk's activations, and a shorter
-    horizon runs fewer. `data.state` holds latents, turned into features by `feature_fn`.
+    Chunks of `chunk` steps run one after another: memory holds the activations of one chunk, and a
+    shorter horizon runs fewer chunks. `feature_fn` turns the latents in `data.state` into features.
     """
     num = data.targets.weight.shape[1]
     grad_fn = jax.value_and_grad(lambda p, part: loss(p, part, learner), has_aux=True)
@@ -116,7 +114,7 @@ def gradients(
 def replay_value_loss(
     params: PyTree, feature: Feature, target_TB: Array, weight_TB: Array, learner: PolicyLearner
 ) -> Array:
-    """The extrinsic critic's loss on replayed states: mean weighted CE to returns and slow mean."""
+    """[] the extrinsic critic's loss on replayed states: the weighted mean of `critic_loss`."""
     net = learner.net
     logits = net.apply({"params": params}, feature, method="values")["extrinsic"]
     slow_logits = net.apply({"params": learner.slow}, feature, method="values")["extrinsic"]
@@ -124,5 +122,5 @@ def replay_value_loss(
 
 
 def mean_values(logits: dict[str, Array], bins: int) -> dict[str, Array]:
-    """Each critic's expected return [...]."""
+    """The mean return [...] that each critic predicts."""
     return {name: dist.twohot_mean(x, dist.twohot_bins(bins)) for name, x in logits.items()}

@@ -14,9 +14,9 @@ from dtc.world_model.latent import Feature, flat_stoch
 class Salience(nn.Module):
     """Softmax-weighted sum of tokens: (deter [..., D], stoch [..., S, C]) -> ([..., P], weights).
 
-    Tokens are the S latent groups and the deterministic state of the current step, so the pool is
-    causal by construction; each has a projection of its own, since a bare weighted sum would forget
-    which group a code came from. The score is a learned function of the token.
+    The tokens are the S latent groups and the deterministic state of the current step, so the pool
+    is causal by construction. Each token has its own projection, since a plain weighted sum would
+    lose which group a code came from. The score is a learned function of the token.
     """
 
     units: int
@@ -39,13 +39,13 @@ class Salience(nn.Module):
 
 
 class Behaviour(nn.Module):
-    """One policy's networks on the feature of a latent."""
+    """Networks of one policy: actor, critics and, if configured, salience pooling."""
 
     cfg: BehaviourConfig
     units: int
     bins: int
     critics: tuple[str, ...]
-    outputs: int  # logits of a discrete policy, twice the action dims of a continuous one
+    outputs: int  # number of discrete actions, or twice the dims of a continuous action
     precision: Precision
 
     def setup(self) -> None:
@@ -58,7 +58,7 @@ class Behaviour(nn.Module):
         }
 
     def summarise(self, feature: Feature) -> tuple[Array, Array | None]:
-        """What actor and critics read: the feature and, with pooling, its pool; and the weights."""
+        """(input of actor and critics: feature and, with pooling, its pool; salience weights)."""
         if not self.cfg.pool_units:
             return feature.joined, None
         pooled, weights = self.salience(feature.deter, feature.stoch)
@@ -66,25 +66,25 @@ class Behaviour(nn.Module):
         return jnp.concatenate(parts, -1), weights
 
     def act(self, feature: Feature) -> Array:
-        """Logits, or (mean, raw std) of the tanh-Gaussian."""
+        """The actor's output: logits, or mean and raw std of the tanh-Gaussian."""
         return self.actor(self.summarise(feature)[0])
 
     def values(self, feature: Feature) -> dict[str, Array]:
-        """Two-hot logits of each critic."""
+        """The two-hot logits of each critic."""
         x, _ = self.summarise(feature)
         return {name: head(x) for name, head in self.critic.items()}
 
     def everything(self, feature: Feature) -> tuple[Array, dict[str, Array], Array | None]:
-        """Actor output, critics' logits and salience weights from one pooling."""
+        """Actor output, critics' logits and salience weights, with the pooling computed once."""
         x, weights = self.summarise(feature)
         return self.actor(x), {name: head(x) for name, head in self.critic.items()}, weights
 
 
 def slow_part(params: PyTree) -> PyTree:
-    """What a slow copy holds: all but the actor."""
+    """The parameters that have a slow copy: all but the actor's."""
     return {name: p for name, p in params.items() if name != "actor"}
 
 
 def update_slow(slow: PyTree, params: PyTree, cfg: BehaviourConfig) -> PyTree:
-    """slow + rate (params - slow)."""
+    """The slow copy after one update: slow + rate (params - slow)."""
     return jax.tree.map(lambda s, p: ema(s, p, cfg.slow_rate), slow, slow_part(params))

@@ -1,4 +1,4 @@
-"""Policies: what they maximise, and how their networks' output becomes an action."""
+"""Policies: the rewards they maximise, and actions from their networks' output."""
 
 from dataclasses import dataclass, replace
 
@@ -10,14 +10,14 @@ from dtc.core import distributions as dist
 from dtc.core.numerics import accum
 from dtc.core.types import Array, EnvSpec, Key
 
-EXTRINSIC_FLOOR = 1.0  # of the task's return range: small returns are not scaled up (DreamerV3)
+EXTRINSIC_FLOOR = 1.0  # smallest divisor of task advantages (DreamerV3): small ones stay small
 
 
 @dataclass(frozen=True)
 class Reward:
-    """One kind of reward a policy maximises."""
+    """One kind of reward that a policy maximises."""
 
-    name: str  # 'extrinsic' or 'intrinsic': the critic's name too
+    name: str  # 'extrinsic' or 'intrinsic', also the name of its critic
     weight: float
     discount: float
     floor: float  # smallest return range that divides the advantage
@@ -25,16 +25,17 @@ class Reward:
 
 @dataclass(frozen=True)
 class Policy:
-    """One actor with its critics. A run's first policy acts, its last, `task`, is evaluated."""
+    """An actor with its critics. The first policy of a run acts; the last, `task`, is evaluated."""
 
     name: str
     rewards: tuple[Reward, ...]
-    entropy: float  # weight of its entropy
-    is_relative: bool = False  # novelty and that weight are in units of their means: reward-free
+    entropy: float  # entropy weight
+    # Reward-free: novelty is divided by its running mean, `entropy` multiplied by mean |advantage|.
+    is_relative: bool = False
 
 
 def policies(cfg: BehaviourConfig) -> tuple[Policy, ...]:
-    """The policies of a mode, the acting one first."""
+    """The policies of `cfg.mode`, the acting one first."""
     extrinsic = Reward("extrinsic", 1.0, cfg.discount, EXTRINSIC_FLOOR)
     intrinsic = Reward(
         "intrinsic", cfg.intrinsic_weight, cfg.intrinsic_discount, cfg.intrinsic_floor
@@ -48,7 +49,7 @@ def policies(cfg: BehaviourConfig) -> tuple[Policy, ...]:
 
 
 def sample_action(output: Array, mask: Array | None, keys_n: Key, spec: EnvSpec) -> Array:
-    """Actions [n] or [n, A] in [-1, 1], one key each."""
+    """Sampled actions, int32 [n] or float32 [n, A] in [-1, 1], with one key each."""
     if spec.is_discrete:
         log_p = log_policy(output, mask)
         uniform = jax.vmap(lambda k: jax.random.uniform(k))(keys_n)
@@ -59,19 +60,19 @@ def sample_action(output: Array, mask: Array | None, keys_n: Key, spec: EnvSpec)
 
 
 def greedy_action(output: Array, mask: Array | None, spec: EnvSpec) -> Array:
-    """The mode [n] or [n, A] of the policy."""
+    """The policy's mode, int32 [n], or tanh of the Gaussian's mean, float32 [n, A]."""
     if spec.is_discrete:
         return jnp.argmax(log_policy(output, mask), -1).astype(jnp.int32)
     return jnp.tanh(gaussian(output)[0])
 
 
 def log_policy(logits: Array, mask: Array | None) -> Array:
-    """log p(a) [..., A] of the categorical policy, unimix over the allowed actions."""
+    """log p(a) [..., A] of the categorical policy, with unimix over the allowed actions."""
     return dist.masked_log_probs(logits, mask, dist.UNIMIX)
 
 
 def gaussian(output: Array) -> tuple[Array, Array]:
-    """(mean, std) before the tanh: std in [0.1, 1]."""
+    """(mean, std) of the Gaussian before the tanh, with std in [0.1, 1]."""
     mean, raw = jnp.split(accum(output), 2, -1)
     return mean, 0.1 + 0.9 * jax.nn.sigmoid(raw + 2.0)
 
@@ -79,7 +80,7 @@ def gaussian(output: Array) -> tuple[Array, Array]:
 def log_prob_and_entropy(
     output: Array, action: Array, mask: Array | None, spec: EnvSpec
 ) -> tuple[Array, Array]:
-    """log p(a) and entropy, nats, [...] each."""
+    """(log p(a), entropy in nats), [...] each."""
     if spec.is_discrete:
         log_p = log_policy(output, mask)
         return dist.categorical_log_prob(log_p, action), dist.categorical_entropy(log_p)

@@ -1,7 +1,7 @@
-"""What actors and critics learn from dreams: returns, advantages, weights.
+"""Returns, advantages and weights of dreams: the training targets of actors and critics.
 
-DreamerV3's actor-critic (Hafner et al. 2023, section "Actor critic learning"): advantages in units
-of a range of returns, with one critic for each kind of reward.
+DreamerV3's actor-critic (Hafner et al. 2023, section "Actor critic learning") with one critic for
+each kind of reward; advantages are divided by a range of returns.
 """
 
 from typing import NamedTuple
@@ -17,11 +17,11 @@ from dtc.core.metrics import Mean
 from dtc.core.numerics import ema_from_start, masked_mean, masked_sum
 from dtc.core.types import Array
 
-# DreamerV3's constants (Hafner et al. 2023), but that running means start right.
-PERCENTILES = (5.0, 95.0)  # of the returns, whose range scales advantages
-RETURN_RATE = 0.01  # EMA rate of these, an update
+# DreamerV3's constants (Hafner et al. 2023). Running means start as plain means here.
+PERCENTILES = (5.0, 95.0)  # of the returns; their range divides advantages
+RETURN_RATE = 0.01  # EMA rate of the percentiles, per update
 
-ENTROPY_RATE = 0.05  # EMA rate of mean |advantage|, the unit of a reward-free policy's entropy
+ENTROPY_RATE = 0.05  # EMA rate of mean |advantage|, which scales a reward-free policy's entropy
 
 
 class ReturnRange(NamedTuple):
@@ -32,9 +32,9 @@ class ReturnRange(NamedTuple):
 
 
 class Rollout(NamedTuple):
-    """What targets are made of; what stands at and beyond the horizon is not read."""
+    """Inputs of `targets`; entries at and beyond the horizon are not read."""
 
-    reward: dict[str, Array]  # by kind of reward, that action t earned, [H, n]
+    reward: dict[str, Array]  # reward of action t by kind, [H, n]
     cont: Array  # probability that s_{t+1} is not terminal, [H, n]
     value_0: dict[str, Array]  # each critic at s_0, [n]
     value_tp1: dict[str, Array]  # each critic at s_{t+1}, [H, n]
@@ -42,20 +42,20 @@ class Rollout(NamedTuple):
 
 
 class Targets(NamedTuple):
-    """What actor and critics regress on, [H, n]; zero at and beyond the horizon."""
+    """Training targets of actor and critics, [H, n]; zero at and beyond the horizon."""
 
-    returns: dict[str, Array]  # each critic's lambda-return
-    advantage: Array  # weighted, scaled sum
-    weight: Array  # discounted probability that the dream still runs
-    runs: Array  # bool, its survival probability is above 0.5: the steps that statistics are of
+    returns: dict[str, Array]  # lambda-return of each kind of reward
+    advantage: Array  # weighted sum over kinds of scaled advantages
+    weight: Array  # discounted probability that the dreamed episode has not ended
+    runs: Array  # bool, survival probability above 0.5: the steps included in statistics
 
 
 class Judged(NamedTuple):
-    """Targets and what they leave behind."""
+    """Targets, the next return ranges and metrics."""
 
     targets: Targets
     ranges: dict[str, ReturnRange]
-    steps: Array  # [] share of the dreamed steps that `runs` counts, on this device
+    steps: Array  # [] share of this device's dreamed steps where `runs`
     metrics: dict[str, Array | Mean]
 
 
@@ -71,20 +71,20 @@ def targets(
 ) -> Judged:
     """Returns, advantages and weights of dreams.
 
-    A = sum over kinds of reward of w (R - v - mean(R - v)) / max(floor, S), S the slow range
-    between the global percentiles of R; the intrinsic kind is further weighted by 1 - boredom.
-    The mean, over all devices, is how far the critic is behind everywhere: no action's merit.
+    A = sum over kinds of reward of w (R - v - mean(R - v)) / max(floor, S), with the slow range S
+    between the global percentiles of R; w of the intrinsic kind includes 1 - boredom. Subtracting
+    the mean over all devices removes the lag of the critic common to all states.
 
-    Curiosity goes on after the end of an episode (Burda et al. 2019, section 2.3), in a familiar
-    place: the end is worth the slow low percentile of R. With 0 an explorer would avoid every
-    terminal state.
+    Intrinsic returns continue after the end of an episode (Burda et al. 2019, section 2.3): a
+    terminal state has the value of a familiar one, the slow low percentile of R. With value 0 an
+    explorer would avoid terminal states.
 
-    Percentiles and metrics are of steps that come before the dreamed episode's end. Nothing trains
-    the model beyond it: novelty stays high there, and a goal may pay again and again.
+    Percentiles and metrics use only steps with survival probability above 0.5. The model has no
+    data beyond: novelty stays high there, and a goal's reward could be counted repeatedly.
 
     Args:
       horizon: [] int32 steps that were dreamed.
-      update: [] int32, how many updates came before.
+      update: [] int32, number of updates before this one.
     """
     chex.assert_equal_shape(jax.tree.leaves((rollout.reward, rollout.cont, rollout.value_tp1)))
     steps_H1 = jnp.arange(rollout.cont.shape[0])[:, None]
@@ -121,7 +121,7 @@ def targets(
 
 
 def _survival(alive_0: Array, chance_Hn: Array) -> Array:
-    """[H, n] the product of all chances before each step."""
+    """[H, n] probability that the episode has not ended before each step."""
     return jnp.cumprod(jnp.concatenate([alive_0[None], chance_Hn[:-1]]), 0)
 
 
@@ -133,7 +133,7 @@ def _returns(
     horizon: Array,
     cfg: BehaviourConfig,
 ) -> Array:
-    """[H, n] lambda-returns of one kind of reward."""
+    """[H, n] lambda-returns of one kind of reward, see `targets`."""
     reward = rollout.reward[kind.name]
     if kind.name == "intrinsic":
         reward = reward + kind.discount * (1.0 - cont) * old.low
@@ -149,7 +149,7 @@ def _follow(
     old: ReturnRange,
     update: Array,
 ) -> tuple[ReturnRange, Array, dict[str, Array]]:
-    """Percentiles of all devices' returns where `runs_Hn`, started right; the mean delta there."""
+    """The next return range, the mean delta and the percentiles, over all devices' `runs_Hn`."""
     here_2Hn = jnp.stack([jnp.where(runs_Hn, ret_Hn, jnp.inf), delta_Hn])
     ret_NH, delta_NH = jnp.moveaxis(mesh.gather_replicated(jnp.moveaxis(here_2Hn, -1, 0)), 1, 0)
     runs_NH = ret_NH < jnp.inf
@@ -162,16 +162,16 @@ def _follow(
 
 
 def next_entropy_weight(weight: Array, advantage: Array, update: Array, policy: Policy) -> Array:
-    """[] the weight of a policy's entropy in the update after this one.
+    """[] the weight of a policy's entropy in the next update.
 
-    That of a reward-free policy follows its mean |advantage|. As novelty wears off, advantages fall
-    from 0.5 to 0.03 of the range of returns: under a constant weight such a policy settles on one
-    way at first, or walks at random later.
+    For a reward-free policy it follows the mean |advantage|. As novelty decays, advantages fall
+    from 0.5 to 0.03 of the return range: with a constant weight the policy would be nearly
+    deterministic at first or nearly uniform later.
 
     Args:
-      weight: [] of this update.
+      weight: [] weight in this update.
       advantage: [] mean |A| of this update, over all devices.
-      update: [] int32, how many updates came before.
+      update: [] int32, number of updates before this one.
     """
     if not policy.is_relative:
         return weight

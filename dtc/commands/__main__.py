@@ -7,25 +7,25 @@ from collections.abc import Sequence
 
 import dtc
 
-# A module of this folder each, imported when it is asked for: most of them import JAX.
+# Each is a module of this folder, imported on use, since most of them import JAX.
 COMMANDS = {
-    "train": "Trains an agent, or goes on where a run stopped.",
+    "train": "Trains an agent, or continues a run.",
     "evaluate": "Evaluates the newest checkpoint of a run and writes a GIF of episodes.",
-    "plot": "Draws runs into one figure.",
+    "plot": "Draws the curves of several runs in one figure.",
     "fit": "Compiles the train step for a TPU slice, without one: memory and collectives.",
     "bench": "Measures rates on this machine.",
-    "gates": "Runs the gates: what the agent must learn, and how fast.",
-    "calibration": "Measures whether novelty tells what the model does not know.",
+    "gates": "Runs the gates: tasks that the agent must learn within a budget.",
+    "calibration": "Measures how well novelty ranks the errors of the model.",
 }
 
 
 def script() -> int:
-    """Exit status of what the person typed."""
+    """Runs the command line; returns the exit status."""
     return main(sys.argv[1:])
 
 
 def main(argv: Sequence[str]) -> int:
-    """Exit status of the command that the first argument names; 2 where it names none."""
+    """Runs the command named by the first argument; returns its exit status, 2 if unknown."""
     name, *rest = argv or [""]
     if name in ("--help", "-h"):
         print(usage())
@@ -40,14 +40,14 @@ def main(argv: Sequence[str]) -> int:
 
 
 def usage() -> str:
-    """The commands, a line each."""
+    """The help text: one line per command."""
     lines = [f"  {name:12s} {line}" for name, line in COMMANDS.items()]
     head = ["Usage: dtc COMMAND ARGUMENTS", "", dtc.__doc__ or "", ""]
     return "\n".join([*head, *lines, "", "dtc COMMAND --help lists the arguments of a command."])
 
 
 def refusal(name: str) -> str:
-    """One sentence on a name that is no command."""
+    """The error message for an unknown command."""
     if not name:
         return f"dtc needs a command. Use dtc {'|'.join(COMMANDS)}."
     close = difflib.get_close_matches(name, COMMANDS, n=1)

@@ -1,9 +1,9 @@
 """Measures rates on this machine.
 
-dtc bench env                      environments: env_steps/s beside gymnax
+dtc bench env                      env_steps/s of environments, compared with gymnax
 dtc bench env --json=rates.json    the same, with every repeat written to a file
-dtc bench train                    an update of configs/dreamerv3.py and its shares
-dtc bench train --config=configs/local.py --horizons    updates at every dream horizon
+dtc bench train                    time of an update of configs/dreamerv3.py and of its parts
+dtc bench train --config=configs/local.py --horizons    time of an update at each dream horizon
 """
 
 import argparse
@@ -29,15 +29,15 @@ Figures = dict[str, Any]
 
 
 def main(argv: Sequence[str]) -> int:
-    """Exit status; each subcommand prints its table and returns its figures for --json."""
+    """Runs a subcommand, which prints a table; returns the exit status."""
     parser = argparse.ArgumentParser("dtc bench", description=(__doc__ or "").splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
     for add in (add_env, bench_train.add_train):
         command = add(commands)
-        command.add_argument("--json", type=Path, help="write the figures here too")
+        command.add_argument("--json", type=Path, help="also write the results to this file")
     args, rest = parser.parse_known_args(argv)
     if rest and args.command != "train":
-        parser.error(f"{rest[0]} is not a flag of {args.command}: see --help.")
+        parser.error(f"{rest[0]} is not a flag of {args.command}. See --help.")
     args.settings = rest
     try:
         figures = args.measure(args)
@@ -48,7 +48,7 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-# env: environments under a random policy, every observation written.
+# bench env: environments under a random policy, with every observation written.
 
 
 def add_env(commands: Any) -> argparse.ArgumentParser:
@@ -56,13 +56,13 @@ def add_env(commands: Any) -> argparse.ArgumentParser:
     parser = commands.add_parser(
         "env",
         help="env_steps/s of the environments",
-        description="Rates of a random policy with auto-reset; all observations, rewards and flags "
-        "are written to [steps, envs, ...] outputs. All contenders take turns.",
+        description="Rates under a random policy with auto-reset. All observations, rewards and "
+        "flags are written to [steps, envs, ...] outputs. Contenders take turns.",
     )
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     parser.add_argument("--envs", type=int, default=1024, help="environments (default 1024)")
-    parser.add_argument("--steps", type=int, default=32, help="calls a program (default 32)")
-    parser.add_argument("--programs", type=int, default=16, help="programs a repeat (default 16)")
+    parser.add_argument("--steps", type=int, default=32, help="steps per program (default 32)")
+    parser.add_argument("--programs", type=int, default=16, help="per repeat (default 16)")
     parser.add_argument("--repeats", type=int, default=15, help="repeats (default 15)")
     parser.add_argument("--devices", type=int, default=cores, help="CPU devices (default: cores)")
     parser.set_defaults(measure=env)
@@ -72,8 +72,8 @@ def add_env(commands: Any) -> argparse.ArgumentParser:
 class Contender(NamedTuple):
     """One way to run N environments with auto-reset.
 
-    init(root, ids_N) -> carry; step(root, carry, action_N, key_N) -> (carry, outputs), where the
-    outputs are everything an agent would store, the last of them whether it was an env step.
+    init(root, ids_N) -> carry; step(root, carry, action_N, key_N) -> (carry, outputs). Outputs are
+    all that an agent would store; the last one says whether the call was an env step.
     """
 
     num_actions: int
@@ -85,14 +85,14 @@ def env(args: argparse.Namespace) -> Figures:
     """Prints and returns the env_steps/s of every contender."""
     if args.envs % args.devices:
         raise ValueError(
-            f"--envs={args.envs} does not divide over --devices={args.devices}. "
+            f"--envs={args.envs} is not a multiple of --devices={args.devices}. "
             f"Use --envs={args.devices * (args.envs // args.devices + 1)}."
         )
     jax.config.update("jax_num_cpu_devices", args.devices)
     if len(jax.devices()) < args.devices:
         raise ValueError(
             f"--devices={args.devices} is more than the {len(jax.devices())} "
-            f"{jax.default_backend()} devices here. Use --devices={len(jax.devices())}."
+            f"{jax.default_backend()} devices present. Use --devices={len(jax.devices())}."
         )
     races = {name: Race(c, args) for name, c in contenders().items()}
     for _ in range(args.repeats):
@@ -104,7 +104,7 @@ def env(args: argparse.Namespace) -> Figures:
 
 
 def contenders() -> dict[str, Contender]:
-    """All that take part, by name; gymnax where it is installed."""
+    """All contenders by name, with those of gymnax if it is installed."""
     entries = {
         "feeder": _ours("feeder", lambda env, obs_N: obs_N),
         "feeder, bf16[266]": _ours("feeder", _encoded),
@@ -113,7 +113,7 @@ def contenders() -> dict[str, Contender]:
     try:
         import gymnax
     except ImportError:
-        print("gymnax is not installed: pip install gymnax to compare with it.")
+        print("gymnax is not installed. Use pip install gymnax to compare with it.")
         return entries
     game, params = gymnax.make("Breakout-MinAtar")
     entries["gymnax Breakout, float32"] = _gymnax(game, params, lambda obs_N: obs_N)
@@ -123,7 +123,7 @@ def contenders() -> dict[str, Contender]:
 
 
 def _ours(name: str, show: Callable[[Environment, PyTree], PyTree]) -> Contender:
-    """An environment of the catalog; its episodes start at different steps."""
+    """An environment of the catalog; its first episodes start at different step counts."""
     env = catalog.make(name)
 
     def init(root: Key, ids_N: Array) -> PyTree:
@@ -141,17 +141,17 @@ def _ours(name: str, show: Callable[[Environment, PyTree], PyTree]) -> Contender
 
 
 def _encoded(env: Environment, obs_N: PyTree) -> Array:
-    """The bits of the encoded observation [N, 266].
+    """The bits of the encoded observation, uint16 [N, 266].
 
-    As uint16, because where a scan writes bfloat16 rows, XLA:CPU converts the whole [T, N, 266]
-    output to float32 and back at every step (jax 0.10.2).
+    If a scan writes bfloat16 rows, XLA:CPU converts the whole [T, N, 266] output to float32 and
+    back at every step (jax 0.10.2).
     """
     flat_NF = jax.vmap(env.spec.encode)(obs_N)["flat"]
     return lax.bitcast_convert_type(flat_NF, jnp.uint16)
 
 
 def _gymnax(game: Any, params: Any, show: Callable[[Array], PyTree]) -> Contender:
-    """A gymnax environment with its own auto-reset, in which every call is an env step."""
+    """A gymnax environment with gymnax's auto-reset, where every call is an env step."""
 
     def init(root: Key, ids_N: Array) -> PyTree:
         keys_N = mesh_keys(root, Purpose.ENV_RESET, ids_N, 0)
@@ -166,10 +166,10 @@ def _gymnax(game: Any, params: Any, show: Callable[[Array], PyTree]) -> Contende
 
 
 class Race:
-    """One contender's compiled program, its carry, and the rates of its laps."""
+    """A contender's compiled program, its carry and the rates measured so far."""
 
     def __init__(self, contender: Contender, args: argparse.Namespace):
-        """Compiles and calls it once, so that no lap compiles."""
+        """Compiles the program and calls it once, so that no lap compiles."""
         self.num_programs = args.programs
         self.rates: list[float] = []
         grid = mesh.make_mesh(args.devices, 1, jax.devices()[: args.devices])
@@ -180,7 +180,7 @@ class Race:
             return mesh.vary(contender.init(root, mesh.global_ids(num_local)))
 
         def program(carry: PyTree, call: Array, reused: PyTree) -> tuple[PyTree, PyTree]:
-            del reused  # donated: its memory takes the outputs
+            del reused  # donated, so that the outputs take its memory
             key = mesh_key(root, Purpose.EVAL_POLICY, mesh.global_ids(1)[0], call)
             shape = (args.steps, num_local)
             action_key, env_key = jax.random.split(key)
@@ -209,7 +209,7 @@ class Race:
         jax.block_until_ready((self.carry, self.outputs))
 
     def lap(self) -> None:
-        """Times one repeat and notes its env_steps/s."""
+        """Times one repeat and stores its env_steps/s."""
         start = time.perf_counter()
         self._advance(self.num_programs)
         seconds = time.perf_counter() - start
@@ -218,7 +218,7 @@ class Race:
         self.rates.append(num_rows * is_env_step_TN.mean() / seconds)
 
     def figures(self) -> Figures:
-        """Median, best and every repeat's rate."""
+        """The median rate, the best, and that of every repeat."""
         return {"median": np.median(self.rates), "best": max(self.rates), "repeats": self.rates}
 
 
@@ -229,7 +229,7 @@ def _settings(args: argparse.Namespace) -> Figures:
 
 
 def _ratio(figures: dict[str, Figures]) -> Figures:
-    """The Feeder's rate over gymnax's, in the faster of its forms that write observations."""
+    """The Feeder's rate divided by that of gymnax's faster contender that writes observations."""
     rivals = [figures[name] for name in figures if name.endswith(("float32", "uint8"))]
     if not rivals:
         return {}

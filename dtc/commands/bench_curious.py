@@ -1,4 +1,4 @@
-"""The parts of the curious agent's update, each as a program of its own, and its horizons."""
+"""The parts of the curious agent's update as separate programs, and updates at each horizon."""
 
 from collections.abc import Callable
 from functools import partial
@@ -24,7 +24,7 @@ from dtc.world_model.rssm import Observed
 
 
 def parts(held: Held, program: Program) -> dict[str, Timed]:
-    """The parts of an update; each gets what the ones before it computed."""
+    """The parts of an update; the inputs of each are computed here, before timing."""
     agent = make_agent(program.cfg, program.machine.env.spec, program.precision)
 
     def jit(fn: Callable[..., PyTree], **options: Any) -> Callable[..., PyTree]:
@@ -60,12 +60,12 @@ def parts(held: Held, program: Program) -> dict[str, Timed]:
 
 
 def draws_of(carrier: Carrier) -> Draws:
-    """The draws of the carrier's next update."""
+    """The random keys of the carrier's next update."""
     return Draws(carrier.root, carrier.update)
 
 
 def sample(carrier: Carrier, agent: Agent) -> Batch:
-    """This update's batch."""
+    """The batch of the next update."""
     assert carrier.replay is not None
     return batches.sample(draws_of(carrier), carrier.learner, carrier.replay, agent)
 
@@ -73,7 +73,7 @@ def sample(carrier: Carrier, agent: Agent) -> Batch:
 def world_model(
     carrier: Carrier, batch: Batch, agent: Agent
 ) -> tuple[Observed, dict[str, jax.Array], PyTree]:
-    """The trunk's loss and its gradient."""
+    """Posterior states, loss terms and the gradient of the trunk."""
     noise = batches.observe_noise(draws_of(carrier), batch, agent)
     loss_fn = partial(model.trunk_loss, batch=batch, uniform=noise, agent=agent)
     out, pull_back, (seen, terms) = jax.vjp(loss_fn, carrier.learner.params.trunk, has_aux=True)
@@ -88,12 +88,12 @@ def members(carrier: Carrier, seen: Observed, terms: PyTree, batch: Batch, agent
 
 
 def choose_starts(carrier: Carrier, seen: Observed, batch: Batch, agent: Agent) -> Starts:
-    """Where dreams begin."""
+    """The states at which dreams start."""
     return dreams.choose_starts(draws_of(carrier), seen, batch, agent)
 
 
 def dream(carrier: Carrier, starts: Starts, agent: Agent) -> PyTree:
-    """Every policy's dreams."""
+    """The dreams of every policy."""
     draws, learner = draws_of(carrier), carrier.learner
     return {
         policy.name: dreams.dream(draws, learner, learner.params, starts, policy, agent)
@@ -102,7 +102,7 @@ def dream(carrier: Carrier, starts: Starts, agent: Agent) -> PyTree:
 
 
 def actor_critics(carrier: Carrier, starts: Starts, dreamed: PyTree, agent: Agent) -> PyTree:
-    """Every policy's returns and the gradients of its actor and critics."""
+    """The returns of every policy and the gradients of its actor and critics."""
     draws, learner = draws_of(carrier), carrier.learner
     fn = partial(dreams.learn_in_dreams, draws, learner, learner.params, starts, agent=agent)
     return {policy.name: fn(dreamed[policy.name], policy=policy) for policy in agent.policies}
@@ -122,16 +122,16 @@ def replay_values(
 
 
 def optimise(carrier: Carrier, grads: Gradients, agent: Agent) -> PyTree:
-    """Clipped steps of all parameters, and of what follows behaviour's."""
+    """Optimiser steps of all parameters, slow critics and the average of behaviour."""
     update, learner = carrier.update, carrier.learner
     params, opt, norms = learn.apply_gradients(learner, grads, agent)
     return params, opt, norms, learn.followers(update, learner, params.behaviour, agent)
 
 
 def sample_and_write_back(carrier: Carrier, seen: Observed, agent: Agent) -> tuple[Carrier, PyTree]:
-    """A batch, decoded, and its latents written back."""
+    """Samples a batch and writes its latents back."""
     batch = sample(carrier, agent)
-    after_reading = seen.deter + 0.0 * batch.context.deter  # as in an update
+    after_reading = seen.deter + 0.0 * batch.context.deter  # depends on the read, as in an update
     info = UpdateInfo(seen._replace(deter=after_reading), batch, {}, {})
     assert carrier.replay is not None
     stored = learn.write_back(carrier.replay, info, agent)
@@ -139,7 +139,7 @@ def sample_and_write_back(carrier: Carrier, seen: Observed, agent: Agent) -> tup
 
 
 def at_horizons(held: Held, program: Program) -> dict[str, Timed]:
-    """Whole updates at every horizon that boredom can choose."""
+    """Whole updates at each dream horizon."""
 
     def update(bucket: int) -> PyTree:
         learner: Learner = held.carrier.learner

@@ -1,4 +1,4 @@
-"""Times one update of a config on one device, and each of its parts as a program of its own."""
+"""Times one update of a config on one device, and each of its parts as a separate program."""
 
 import argparse
 import dataclasses
@@ -21,16 +21,16 @@ from dtc.training import trainer
 
 DEFAULT = "--config=configs/dreamerv3.py"
 KEYS = ("median", "min", "cpu")
-REFERENCES = {  # an update of others at the sizes of a config
+REFERENCES = {  # by config: time of an update of the same size in another implementation
     "dreamerv3": "danijar/dreamerv3, size1m, jax 0.4.33, 2 CPU cores, 2026-11-20: 700 to 790 ms",
 }
 
 
 class Stages(NamedTuple):
-    """What of an algorithm is timed apart."""
+    """The programs of an algorithm that are timed."""
 
-    parts: Callable[[Held, Program], dict[str, Timed]]
-    horizons: Callable[[Held, Program], dict[str, Timed]] | None = None  # whole updates at each
+    parts: Callable[[Held, Program], dict[str, Timed]]  # parts of an update
+    horizons: Callable[[Held, Program], dict[str, Timed]] | None = None  # an update at each horizon
 
 
 STAGES = {"curious": Stages(bench_curious.parts, bench_curious.at_horizons)}
@@ -40,21 +40,21 @@ def add_train(commands: Any) -> argparse.ArgumentParser:
     """The parser of `train`."""
     parser = commands.add_parser(
         "train",
-        help="time of an update and its shares",
-        description="Times one update and each of its parts on one device, all in turns. Takes "
-        f"dtc train's flags for settings too (default {DEFAULT}).",
+        help="time of an update and of its parts",
+        description="Times one update and each of its parts on one device, in turns. Settings are "
+        f"given by the flags of dtc train (default {DEFAULT}).",
         allow_abbrev=False,
     )
     parser.add_argument("--repeats", type=int, default=7, help="repeats (default 7)")
     parser.add_argument(
-        "--horizons", action="store_true", help="time whole updates at every dream horizon instead"
+        "--horizons", action="store_true", help="time whole updates at each dream horizon instead"
     )
     parser.set_defaults(measure=train)
     return parser
 
 
 def train(args: argparse.Namespace) -> Figures:
-    """Prints and returns the milliseconds of an update: of its parts, or at each horizon."""
+    """Prints and returns milliseconds per update: of its parts, or at each horizon."""
     has_config = any(arg.lstrip("-").split("=")[0] == "config" for arg in args.settings)
     argv = ["dtc bench", *([] if has_config else [DEFAULT]), *args.settings]
     cfg = dataclasses.replace(command.parse(argv).cfg, mesh=MeshConfig(1, 1))
@@ -77,7 +77,7 @@ def train(args: argparse.Namespace) -> Figures:
 
 
 def whole(held: Held, program: Program) -> dict[str, Timed]:
-    """The environments alone and the whole update: what every algorithm has."""
+    """The programs common to all algorithms: collection, and the whole update."""
     machine = program.machine
     collect = jax.jit(partial(trainer.collect, machine=machine), donate_argnums=0)
     updates = machine.updates_per_collect
@@ -91,7 +91,7 @@ def whole(held: Held, program: Program) -> dict[str, Timed]:
 
 
 def rates(times: dict[str, Figures], program: Program) -> dict[str, float]:
-    """Rates at the median time of an update; dreams at their longest."""
+    """Rates at the median time of an update, with dreams of the longest horizon."""
     seconds = times["whole update"]["median"] / 1e3
     at_most = {"curiosity/horizon": float(program.cfg.dream.longest)}
     per_update = program.machine.algorithm.rates(at_most)
@@ -120,7 +120,7 @@ def _print_parts(figures: Figures, cfg: Config) -> None:
     times = dict(figures["milliseconds"])
     whole = times.pop("whole update")
     total = sum(t["median"] for t in times.values())
-    print("  ms an update        median       min       CPU   share")
+    print("  ms per update       median       min       CPU   share")
     for name, t in times.items():
         print(_line(name, t, f"{t['median'] / total:.0%}"))
     print(_line("sum of parts", {k: sum(t[k] for t in times.values()) for k in KEYS}, ""))
@@ -131,7 +131,7 @@ def _print_parts(figures: Figures, cfg: Config) -> None:
 
 
 def _print_horizons(times: dict[str, Figures]) -> None:
-    print("  ms an update        median       min       CPU    of longest")
+    print("  ms per update       median       min       CPU    of longest")
     *_, longest = times.values()
     for name, t in times.items():
         print(_line(name, t, f"{t['median'] / longest['median']:.2f}x"))

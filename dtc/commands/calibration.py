@@ -1,13 +1,15 @@
-"""Measures whether novelty tells what the model does not know, on data of the Feeder.
+"""Measures how well novelty ranks the errors of the model, on data of the Feeder.
 
 dtc calibration --seed=0 --workdir=runs/calibration
 
-The model learns from random walks that never collect. Held out are fresh walks: in each of their
-states the step they take, and what collecting there would have brought. Does novelty rank these
-transitions by their one-step error (`spearman`: Spearman's rho)? Does it tell the action that was
-never tried from those that were (`auroc`)? On a small replay learned again and again: how far does
-it fall (`fall`)? The standard deviation of the members' probabilities stands beside novelty
-(`*_std`).
+The model learns from random walks that never collect. Held-out transitions come from new walks: in
+each state the step that was taken and, instead of it, collecting. Results:
+
+spearman   Spearman's rho of novelty and one-step error over all held-out transitions
+auroc      of novelty as a detector of collecting, the action never tried in training
+fall       factor by which novelty falls when a small replay is learned repeatedly
+
+The same with suffix _std: the standard deviation of the members' probabilities in place of novelty.
 """
 
 import dataclasses
@@ -44,25 +46,25 @@ from dtc.training.carrier import Carrier, Machine, specs
 from dtc.world_model import ensemble, rssm
 from dtc.world_model.ensemble import Transitions
 
-MANY, FEW = 16384, 128  # rows of each environment
-UPDATES, REPEATS = 3000, 3000  # on MANY and on FEW rows
-CHUNK = 50  # updates a call
+MANY, FEW = 16384, 128  # rows per environment
+UPDATES, REPEATS = 3000, 3000  # updates on MANY and on FEW rows
+CHUNK = 50  # updates per call
 HELD_OUT = 16  # episodes
 
 Figures = dict[str, float]
 
 
 def main(argv: Sequence[str]) -> int:
-    """Exit status; 2 after one sentence where the command is wrong."""
+    """Measures; returns the exit status, 2 after a one-sentence error."""
     if {"--help", "-h"} & set(argv):
-        print(f"{__doc__}\nAll flags are those of dtc train, and --json=FILE.")
+        print(f"{__doc__}\nThe flags are those of dtc train, and --json=FILE.")
         return 0
     paths = [Path(a.partition("=")[2]) for a in argv if a.startswith("--json=")]
     try:
         settings = [a for a in argv if not a.startswith("--json=")]
         wanted = command.parse(["dtc calibration", *settings])
         if not wanted.cfg.env.name.startswith("feeder"):
-            raise ConfigError(f"env.name={wanted.cfg.env.name} is no Feeder. Use feeder_ego.")
+            raise ConfigError(f"env.name={wanted.cfg.env.name} is not a Feeder. Use feeder_ego.")
         devices.check_environment(wanted.cfg)
     except ConfigError as error:
         print(error, file=sys.stderr)
@@ -71,7 +73,7 @@ def main(argv: Sequence[str]) -> int:
         wanted.cfg,
         mesh=MeshConfig(1, 1),
         behaviour=dataclasses.replace(wanted.cfg.behaviour, mode="task"),
-        dream=dataclasses.replace(  # the actor is not asked, so it may learn from little
+        dream=dataclasses.replace(  # short dreams, since the actor is not used
             wanted.cfg.dream,
             horizons=wanted.cfg.dream.horizons[:1],
             starts=wanted.cfg.replay.batch,
@@ -88,7 +90,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def calibrate(program: Program, seed: int) -> Figures:
-    """The figures of one seed."""
+    """The results for one seed."""
     functions = make(program)
 
     def train(rows: int, updates: int) -> tuple[Carrier, np.ndarray]:
@@ -109,15 +111,15 @@ def calibrate(program: Program, seed: int) -> Figures:
 
 
 class Functions(NamedTuple):
-    """Compiled at their first call; all take a carrier first."""
+    """Functions compiled at their first call."""
 
-    fill: Any  # (carrier, rows) -> one whose replay holds that many rows of walks, no others
-    learn: Any  # -> (after CHUNK updates, mean novelty of what they replayed)
-    score: Any  # -> Scores of tried and of untried steps
+    fill: Any  # (carrier, number of rows) -> carrier whose replay holds only rows of walks
+    learn: Any  # carrier -> (carrier after CHUNK updates, mean novelty of the replayed rows)
+    score: Any  # carrier -> (Scores of tried steps, Scores of untried steps)
 
 
 def make(program: Program) -> Functions:
-    """The functions of a program's agent on its mesh."""
+    """The functions for a program's agent, on its mesh."""
     machine, one = program.machine, mesh.REPLICATED
     agent = make_agent(program.cfg, machine.env.spec, program.precision)
     carrier, shard = specs(machine), partial(mesh.sharded, on=program.mesh)
@@ -132,7 +134,7 @@ def make(program: Program) -> Functions:
 
 
 def walker(agent: Agent) -> ActFn:
-    """Acts by uniform draws from all actions but COLLECT, the last of them."""
+    """An acting function that draws uniformly from all actions except COLLECT, the last one."""
 
     def act(learner: Learner, acting: Latent, seen: Seen, keys: ActKeys) -> Acted:
         after = observe(learner, acting, seen, keys.state, agent)
@@ -143,7 +145,7 @@ def walker(agent: Agent) -> ActFn:
 
 
 def _fill(carrier: Carrier, rows: Array, machine: Machine, agent: Agent) -> Carrier:
-    """The carrier with nothing in its ring but so many rows of walks; the prefill collects."""
+    """The carrier with a new ring of `rows` rows of walks; the prefill would hold COLLECT."""
     num_local = machine.num_envs // mesh.num_devices()
     ids, layout = mesh.global_ids(num_local), machine.layout
     players = acting.start(carrier.root, ids, machine, acting.COLLECT, calls=1 << 20)
@@ -158,7 +160,7 @@ def _fill(carrier: Carrier, rows: Array, machine: Machine, agent: Agent) -> Carr
 
 
 def _learn(carrier: Carrier, machine: Machine) -> tuple[Carrier, Array]:
-    """CHUNK updates on what the ring holds, and the mean novelty of what they replayed."""
+    """Runs CHUNK updates on the ring; returns the carrier and the mean novelty of their rows."""
 
     def update(carrier: Carrier, _: None) -> tuple[Carrier, Array]:
         after, scalars = trainer.learn(carrier, None, machine)
@@ -169,22 +171,22 @@ def _learn(carrier: Carrier, machine: Machine) -> tuple[Carrier, Array]:
 
 
 class Scores(NamedTuple):
-    """Of held-out transitions, [T, N]."""
+    """Scores of held-out transitions, [T, N]."""
 
     novelty: Array
-    std: Array  # of the members' probabilities
+    std: Array  # standard deviation of the members' probabilities
     error: Array  # KL(q(z') || mean_k p_k), nats
 
 
 class Steps(NamedTuple):
-    """Actions, and what was seen after them, [T, N, ...]."""
+    """Actions and the observations after them, [T, N, ...]."""
 
     action: Array
     obs: PyTree
 
 
 def _score(carrier: Carrier, machine: Machine, agent: Agent) -> tuple[Scores, Scores]:
-    """Of every step of fresh walks, and of collecting in the same states."""
+    """Scores of the steps of new walks, and of collecting in the same states."""
     ids, root = mesh.global_ids(HELD_OUT // mesh.num_devices()), carrier.root
     env, walk = machine.env, walker(agent)
     start = acting.start(root, ids, machine, EVALUATE, calls=1 << 20)
@@ -206,7 +208,7 @@ def _score(carrier: Carrier, machine: Machine, agent: Agent) -> tuple[Scores, Sc
 
 
 def _score_steps(latent_TN: Latent, steps: Steps, learner: Learner, agent: Agent) -> Scores:
-    """Of actions taken in latents, each with what was seen after it."""
+    """Scores of steps taken at the latents."""
     flat = partial(jax.tree.map, lambda x: x.reshape(-1, *x.shape[2:]))
     latent, obs = flat(latent_TN), rssm.encode_batch(agent.spec, flat(steps.obs), 1)
     obs = normalizer.standardise(learner.normalizer, obs)
@@ -221,7 +223,7 @@ def _score_steps(latent_TN: Latent, steps: Steps, learner: Learner, agent: Agent
         action[None],
         jnp.zeros((1, num), bool),
         latent,
-        mesh.vary(jnp.zeros((1, num, agent.model.groups))),  # no code is drawn from
+        mesh.vary(jnp.zeros((1, num, agent.model.groups))),  # the sampled code is not used
     )
     prob_EnSC = jnp.exp(log_p)
     scores = Scores(
@@ -233,7 +235,7 @@ def _score_steps(latent_TN: Latent, steps: Steps, learner: Learner, agent: Agent
 
 
 def ranks(tried: Scores, untried: Scores) -> Figures:
-    """Spearman's rho of novelty and error over both, AUROC of untried against tried steps."""
+    """Spearman's rho of novelty and error over all steps, AUROC of untried against tried steps."""
     both = jax.tree.map(lambda x, y: np.concatenate([np.ravel(x), np.ravel(y)]), tried, untried)
     figures: Figures = {}
     for name, suffix in (("novelty", ""), ("std", "_std")):
@@ -247,18 +249,18 @@ def ranks(tried: Scores, untried: Scores) -> Figures:
 
 
 def rank(x: np.ndarray) -> np.ndarray:
-    """Ranks 0 .. n - 1, equal values sharing their mean rank."""
+    """Ranks 0 .. n - 1; equal values share their mean rank."""
     _, inverse, counts = np.unique(x, return_inverse=True, return_counts=True)
     return (np.cumsum(counts) - (counts + 1) / 2)[inverse]
 
 
 def spearman(x: np.ndarray, y: np.ndarray) -> float:
-    """Correlation of ranks."""
+    """Spearman's rho: the correlation of ranks."""
     return float(np.corrcoef(rank(x), rank(y))[0, 1])
 
 
 def auroc(negative: np.ndarray, positive: np.ndarray) -> float:
-    """Chance that a positive is above a negative, ties counting half (Mann-Whitney)."""
+    """Probability that a positive is above a negative; ties count half (Mann-Whitney)."""
     ranked: Any = rank(np.concatenate([negative, positive]))[len(negative) :]
     above = ranked.sum() - len(positive) * (len(positive) - 1) / 2
     return float(above / (len(positive) * len(negative)))

@@ -1,4 +1,4 @@
-"""The collectives of a compiled program, and what would talk to the host, from its HLO text."""
+"""The collectives and host transfers of a compiled program, parsed from its HLO text."""
 
 import re
 from collections import Counter
@@ -12,7 +12,7 @@ KINDS = (
     "all-reduce|all-gather|reduce-scatter|all-to-all|ragged-all-to-all|collective-permute"
     "|collective-broadcast"
 )
-# `= SHAPES KIND(`: a done operation repeats what its start moved, so only starts are read.
+# `= SHAPES KIND(`. Of asynchronous operations only the start is counted, not the done.
 OPERATION = re.compile(rf"^\s*(?:ROOT )?%?\S+ = (.*?) ({KINDS})(-start)?\(")
 SHAPE = re.compile(r"\b(pred|[a-z]+\d+[a-z0-9]*)\[([\d,]*)\]")
 HOST = re.compile(
@@ -21,22 +21,22 @@ HOST = re.compile(
     r"|\{[^{}]*(S\(5\))[^{}]*\}"  # a layout in host memory
 )
 Line = tuple[str, tuple[str, ...], str, str]  # kind, axes, dtype, per
-LOOPS = ("call", "iteration", "update", "chunk")  # what one turn of the n-th nested loop is
+LOOPS = ("call", "iteration", "update", "chunk")  # unit of work by depth of nested loops
 
 
 class Collective(NamedTuple):
-    """Collectives alike: one line of the ledger."""
+    """Equal collectives, added up: one line of the ledger."""
 
     kind: str  # HLO name, e.g. all-reduce
-    axes: tuple[str, ...]  # mesh axes it runs over, those of one device left out
+    axes: tuple[str, ...]  # mesh axes it runs over, without those of size 1
     dtype: str  # HLO name, e.g. bf16
-    per: str  # how often it runs: once a 'call', 'iteration', 'update' or (dream) 'chunk'
-    num_bytes: int  # of the results on one device, each time
-    num_ops: int  # backends combine differently, so compare bytes
+    per: str  # it runs once per 'call', 'iteration', 'update' or (dream) 'chunk'
+    num_bytes: int  # size of the results on one device, each time
+    num_ops: int  # depends on how the backend combines operations: compare bytes
 
 
 def collectives(text: str, mesh: Mesh) -> list[Collective]:
-    """All collectives of an HLO module on its mesh, equal ones added up, in a fixed order."""
+    """All collectives of an HLO module on its mesh, with equal ones added up, sorted."""
     size: Counter[Line] = Counter()
     count: Counter[Line] = Counter()
     for line in text.splitlines():
@@ -50,12 +50,12 @@ def collectives(text: str, mesh: Mesh) -> list[Collective]:
 
 
 def host_transfers(text: str) -> list[str]:
-    """What in an HLO module would move data to or from the host while it runs."""
+    """Operations and layouts of an HLO module that move data to or from the host."""
     return sorted({next(filter(None, groups)) for groups in HOST.findall(text)})
 
 
 def _depth(line: str) -> int:
-    """How many loops of the source an operation stands in: XLA may have unrolled some of them.
+    """Number of source loops around an operation, including those that XLA unrolled.
 
     Operations that XLA combined are named PREFIX/(FIRST:SECOND:...).
     """
@@ -81,9 +81,12 @@ def _num_bytes(dtype: str, dims: str) -> int:
 
 
 def _axes(line: str, kind: str, mesh: Mesh) -> tuple[str, ...]:
-    """The mesh axes along which devices that exchange data differ.
+    """The mesh axes along which the devices that exchange data differ.
 
-    Devices are numbered in the order of the mesh. Raises ValueError for groups that are no axes.
+    Devices are numbered in the order of the mesh.
+
+    Raises:
+      ValueError: the groups do not span whole mesh axes.
     """
     shape = tuple(mesh.shape.values())
     groups = [np.asarray(g) for g in _groups(line, kind, mesh.size)]
@@ -92,12 +95,12 @@ def _axes(line: str, kind: str, mesh: Mesh) -> tuple[str, ...]:
     axes = tuple(n for i, n in enumerate(mesh.shape) if any(m[i] for m in moves))
     whole = int(np.prod([mesh.shape[name] for name in axes], dtype=np.int64))
     if kind != "collective-permute" and any(len(g) != whole for g in groups):
-        raise ValueError(f"The groups of this {kind} are no axes of the mesh: {line.strip()}")
+        raise ValueError(f"The groups of this {kind} are not mesh axes: {line.strip()}")
     return axes
 
 
 def _groups(line: str, kind: str, num_devices: int) -> Iterator[tuple[int, ...]]:
-    """Devices that exchange data with each other: pairs of a permutation, groups of the others."""
+    """Groups of devices that exchange data: pairs for a permutation, replica groups otherwise."""
     name = "source_target_pairs" if kind == "collective-permute" else "replica_groups"
     if match := re.search(name + r"=\{((?:\{[\d,]*\},?)*)\}", line):
         groups = re.findall(r"\{([\d,]+)\}", match[1])
@@ -113,7 +116,7 @@ def _groups(line: str, kind: str, num_devices: int) -> Iterator[tuple[int, ...]]
 
 
 def table(ledger: list[Collective]) -> str:
-    """The ledger as text, a line for each entry."""
+    """The ledger as text, with one line per entry."""
     line = "  {:20s} {:15s} {:6s} {:10s} {:>5} {:>12}".format
     lines = [line("kind", "axes", "dtype", "once per", "ops", "KiB")]
     for c in ledger:

@@ -19,11 +19,11 @@ from dtc.host.devices import Processes
 from dtc.host.reports.catalog import report_of
 from dtc.training import evaluation
 
-FIRST_EVALUATION = 1_000_000  # a number that no training reaches: episodes of their own
+FIRST_EVALUATION = 1_000_000  # above the number of any evaluation in training: new episodes
 
 
 def main(argv: Sequence[str]) -> int:
-    """Exit status; 2 after one sentence where there is nothing to evaluate."""
+    """Evaluates; returns the exit status, 2 after a one-sentence error."""
     args = _parser().parse_args(argv)
     try:
         cfg, _ = devices.start(saved.settings(args.workdir), args.devices, Processes())
@@ -41,18 +41,18 @@ def main(argv: Sequence[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("dtc evaluate", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--workdir", type=Path, required=True, help="the run directory")
-    parser.add_argument("--episodes", type=int, default=50, help="episodes a policy (default 50)")
-    parser.add_argument("--devices", type=int, default=0, help="as of dtc train")
+    parser.add_argument("--episodes", type=int, default=50, help="per policy (default 50)")
+    parser.add_argument("--devices", type=int, default=0, help="as in dtc train")
     parser.add_argument("--gif", type=Path, help="the GIF (default WORKDIR/figures/episodes.gif)")
     parser.add_argument("--gif-episodes", type=int, default=2, help="episodes shown (default 2)")
-    parser.add_argument("--json", type=Path, help="write the figures here too")
+    parser.add_argument("--json", type=Path, help="also write the results to this file")
     return parser
 
 
 def evaluate(
     cfg: Config, workdir: Path, episodes: int, gif: Path | None, gif_episodes: int
 ) -> dict[str, Any]:
-    """Means over `episodes` greedy, sampled, random and scripted episodes; writes the GIF."""
+    """Means over `episodes` episodes of the task policy and each reference; writes the GIF."""
     program, carrier, update = saved.restore(workdir, cfg)
     machine, on, root, learner = program.machine, program.mesh, carrier.root, carrier.learner
     index = jnp.int32(FIRST_EVALUATION)

@@ -1,6 +1,6 @@
 """Compiles the train step for a TPU slice, without one, and prints its memory and collectives.
 
-dtc fit --config=configs/v4_8.py                  # needs libtpu, takes a few minutes
+dtc fit --config=configs/v4_8.py                  # needs libtpu and a few minutes
 dtc fit --config=configs/v4_16.py --mesh=8,1 --config.replay.slots=8192
 """
 
@@ -30,25 +30,25 @@ from dtc.training.trainer import Carrier
 
 Figures = dict[str, Any]
 
-WITHOUT_TPU = {  # libtpu asks neither a metadata server nor for the lock of a real chip
+WITHOUT_TPU = {  # libtpu then needs no metadata server and no lock of a real chip
     "TPU_SKIP_MDS_QUERY": "1",
     "TPU_ACCELERATOR_TYPE": "v4-8",
     "TPU_WORKER_HOSTNAMES": "localhost",
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
-    "XLA_FLAGS": "",  # libtpu reads them too and aborts at those of the CPU that it does not know
+    "XLA_FLAGS": "",  # libtpu reads them too and aborts on CPU flags it does not know
 }
 
 
 def main(argv: Sequence[str]) -> int:
-    """Exit status: 2 after one sentence where the command is wrong or the program does not fit."""
+    """Compiles; returns the exit status, 2 after a one-sentence error."""
     parser = argparse.ArgumentParser(
         "dtc fit",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="All other flags are those of dtc train: --config=, --config.A.B=, --mesh=.",
+        epilog="Other flags as in dtc train: --config=, --config.A.B=, --mesh=.",
         allow_abbrev=False,
     )
-    parser.add_argument("--json", type=Path, help="write the figures here too")
+    parser.add_argument("--json", type=Path, help="also write the results to this file")
     args, rest = parser.parse_known_args(argv)
     try:
         figures = fit(on_slice(command.parse(["dtc fit", *rest])))
@@ -61,10 +61,10 @@ def main(argv: Sequence[str]) -> int:
 
 
 def on_slice(wanted: command.Command) -> Config:
-    """The settings on the devices of their slice.
+    """The settings with the mesh resolved for the devices of their slice.
 
     Raises:
-      ConfigError: there is no slice or no libtpu, or the sizes do not divide.
+      ConfigError: no slice is named, libtpu is missing, or a size does not fit the devices.
     """
     cfg = wanted.cfg
     devices.check_slice(cfg)
@@ -73,23 +73,23 @@ def on_slice(wanted: command.Command) -> Config:
         raise ConfigError("slice= names no TPU slice to compile for. Use --config.slice=v4-8.")
     num = SLICES[cfg.slice].devices
     if wanted.num_devices not in (0, num):
-        rule = f"does not go: slice={cfg.slice} has {num} devices"
+        rule = f"does not match slice={cfg.slice} with {num} devices"
         raise ConfigError(f"--devices={wanted.num_devices} {rule}. Leave it out.")
     if not has_libtpu():
-        raise ConfigError("libtpu, the TPU's compiler, is missing. Use pip install -e '.[tpu]'.")
+        raise ConfigError("libtpu, the TPU compiler, is missing. Use pip install -e '.[tpu]'.")
     return config.on_devices(cfg, num)
 
 
 def has_libtpu() -> bool:
-    """Whether the TPU's compiler is installed."""
+    """Whether the TPU compiler is installed."""
     return importlib.util.find_spec("libtpu") is not None
 
 
 def fit(cfg: Config) -> Figures:
-    """Compiles, prints and returns the figures.
+    """Compiles the train step; prints and returns its memory and collectives.
 
     Raises:
-      ConfigError: XLA finds that the program needs more memory than a device has.
+      ConfigError: the program needs more memory than a device has.
     """
     program = Program(cfg, slice_mesh(cfg))
     shapes = program.shapes()
@@ -115,7 +115,7 @@ def fit(cfg: Config) -> Figures:
 
 
 def slice_mesh(cfg: Config) -> jax.sharding.Mesh:
-    """The mesh of the slice's devices, which exist for the compiler alone."""
+    """The mesh of the slice's devices, which exist only for the compiler."""
     os.environ |= WITHOUT_TPU
     jax.config.update("jax_platforms", "cpu")
     from jax.experimental import topologies
@@ -134,13 +134,13 @@ def _compile(lowered: Any, cfg: Config) -> Any:
             raise
         raise ConfigError(
             f"replay.slots={cfg.replay.slots} x env.num_envs={cfg.env.num_envs} and the rest need "
-            f"{sizes[0]} of memory a device, which has {sizes[1]} ({cfg.slice}). "
+            f"{sizes[0]} of memory per device, which has {sizes[1]} ({cfg.slice}). "
             f"Use --config.replay.slots={cfg.replay.slots // 2}."
         ) from error
 
 
 def memory(compiled: Any, kind: str) -> dict[str, int]:
-    """Bytes a device, as the compiler lays them out."""
+    """Bytes per device, as allocated by the compiler."""
     m = compiled.memory_analysis()
     sizes = {
         "arguments": m.argument_size_in_bytes,
@@ -149,12 +149,12 @@ def memory(compiled: Any, kind: str) -> dict[str, int]:
         "temporaries": m.temp_size_in_bytes,
         "code": m.generated_code_size_in_bytes,
     }
-    total = sum(sizes.values()) - 2 * sizes["aliased"]  # outputs in the place of arguments
+    total = sum(sizes.values()) - 2 * sizes["aliased"]  # outputs that replace arguments
     return sizes | {"total": total, "usable": int(devices.USABLE_GIB[kind] * GIB)}
 
 
 def carrier_parts(shapes: Carrier) -> dict[str, int]:
-    """Bytes a device of the carrier's parts."""
+    """Bytes per device of each part of the carrier."""
     stored, learner = shapes.replay, shapes.learner
     parts: dict[str, PyTree] = {"environments": (shapes.acting, shapes.episodes)}
     if stored is not None:
@@ -164,7 +164,7 @@ def carrier_parts(shapes: Carrier) -> dict[str, int]:
 
 
 def _named_parts(tree: PyTree, path: str = "") -> dict[str, PyTree]:
-    """The fields of a named tuple by path; those that are named tuples of subtrees are opened."""
+    """The fields of a named tuple by path; fields that are named tuples are split further."""
     parts: dict[str, PyTree] = {}
     for name, part in tree._asdict().items() if hasattr(tree, "_asdict") else ():
         is_deep = hasattr(part, "_asdict") and not jax.tree_util.all_leaves(part)
@@ -184,7 +184,7 @@ def _mesh_text(cfg: Config) -> str:
 
 
 def report(figures: Figures, cfg: Config) -> None:
-    """Prints the figures."""
+    """Prints the results."""
     sizes = figures["memory"]
     print(f"Compiled in {figures['seconds']:.0f} s. A {figures['device']} device needs, in MiB:")
     for name in ("arguments", "outputs", "aliased", "temporaries", "code"):
@@ -194,13 +194,13 @@ def report(figures: Figures, cfg: Config) -> None:
         f"  {'total':16s} {sizes['total'] / 2**20:10,.1f}   "
         f"({share:.0%} of the usable {sizes['usable'] / GIB:.2f} GiB)"
     )
-    print("Of the arguments, in MiB:")
+    print("Parts of the arguments, in MiB:")
     for name, size in figures["carrier"].items():
         print(f"  {name:16s} {size / 2**20:10,.1f}")
     print(
         f"Replay holds {figures['transitions'] / 1e6:.2f} million transitions "
-        f"({cfg.env.num_envs} environments x {cfg.replay.slots} slots) over the slice."
+        f"({cfg.env.num_envs} environments x {cfg.replay.slots} slots) on the slice."
     )
-    print("Collectives, with the size of their results on a device:")
+    print("Collectives, with the size of their results per device:")
     print(collectives.table([collectives.Collective(**c) for c in figures["collectives"]]))
     print(f"Host transfers: {', '.join(figures['host_transfers']) or 'none'}.")

@@ -1,4 +1,4 @@
-"""The gates: what the agent must learn, on which task, with how many environment steps."""
+"""The gates: tasks with a budget of environment steps and the results the agent must reach."""
 
 import dataclasses
 from collections.abc import Callable
@@ -23,17 +23,17 @@ class Bar(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Gate:
-    """One task with its budget; every seed must pass every bar."""
+    """A task with its budget; every seed must pass every bar."""
 
     flags: tuple[str, ...]  # of the command
-    measure: Callable[[Path], Figures]  # of a run directory
+    measure: Callable[[Path], Figures]  # run directory -> results
     bars: tuple[Bar, ...]
-    controls: tuple[str, ...] = ()  # further flags, one ablation each
-    command: str = "train"  # of dtc; what fills the run directory
+    controls: tuple[str, ...] = ()  # ablations: the further flags of each
+    command: str = "train"  # the dtc command that fills the run directory
 
 
 def task(env: str, steps: int, mode: str = "mix") -> tuple[str, ...]:
-    """Flags of a gate: environment, environment steps and mode."""
+    """Flags for an environment, a number of environment steps and a mode."""
     return (f"--config.env.name={env}", f"--steps={steps}", f"--config.behaviour.mode={mode}")
 
 
@@ -59,7 +59,7 @@ GATES = {
         (NO_MEMBERS,),
     ),
     "feeder": Gate(
-        task("feeder_ego", 120_000),  # of the 150k allowed: what 30 minutes suffice for
+        task("feeder_ego", 120_000),  # of the 150k allowed, as many as fit into 30 minutes
         measures.returns,
         (
             Bar("return", ">=", 40, 58),

@@ -1,8 +1,8 @@
-"""Runs the gates: what the agent must learn on problems people know, and how fast.
+"""Runs the gates: tasks that the agent must learn within a budget.
 
-dtc gates --gate=cartpole --seeds=3     # or several: --gate=cartpole,deepsea
-dtc gates --all --seeds=3 --jobs=2      # the table, two runs at a time
-dtc gates --all --seeds=3 --controls    # the table, and each gate's ablations
+dtc gates --gate=cartpole --seeds=3     # or several: --gate=cartpole,deepsea10
+dtc gates --all --seeds=3 --jobs=2      # all gates, two runs at a time
+dtc gates --all --seeds=3 --controls    # all gates and their ablations
 dtc gates --list
 dtc gates --all --controls --results=docs/results --missing  # what has no result file of this code
 dtc gates --table=README.md --results=docs/results           # the page's table, from those files
@@ -53,7 +53,7 @@ def main(argv: Sequence[str]) -> int:
     names = args.gate.split(",") if args.gate else list(GATES)
     unknown = [name for name in names if name not in GATES]
     if unknown:
-        print(f"--gate={unknown[0]} is no gate. Use {', '.join(GATES)}.", file=sys.stderr)
+        print(f"--gate={unknown[0]} is not a gate. Use {', '.join(GATES)}.", file=sys.stderr)
         return 2
     try:
         if args.table:
@@ -115,10 +115,10 @@ def _count(text: str) -> int:
 
 
 class Job(NamedTuple):
-    """One seed of a gate as it is, or of one of its ablations."""
+    """One seed of a gate or of one of its ablations."""
 
     gate: str
-    ablation: str  # its flags; '': none
+    ablation: str  # flags of the ablation; '': the gate itself
     seed: int
 
     @property
@@ -136,7 +136,7 @@ def run_gates(
     num_at_once: int,
     store: result_files.Store | None = None,
 ) -> dict[str, dict[str, list[Figures]]]:
-    """Figures of every seed, by gate and label: `ours` and the ablations.
+    """The results of every seed, by gate and by label (`ours` and the ablations).
 
     With `store` a finished seed leaves a result file, and what is in it already is not run.
     Where a job fails, those under way end first, and no other starts.
@@ -161,7 +161,7 @@ def run_gates(
         return figures
 
     results: dict[str, dict[str, list[Figures]]] = {name: {} for name in names}
-    with futures.ThreadPoolExecutor(num_at_once) as pool:  # each waits for a process of its own
+    with futures.ThreadPoolExecutor(num_at_once) as pool:  # each thread waits for a process
         for job, figures in zip(jobs, pool.map(figures_of, jobs), strict=True):
             results[job.gate].setdefault(job.label, []).append(figures)
     for name in names:
@@ -187,7 +187,7 @@ def run_seed(gate: Gate, workdir: Path, seed: int, flags: tuple[str, ...]) -> Fi
 
 
 def _start(gate: Gate, workdir: Path, seed: int, flags: tuple[str, ...]) -> None:
-    """Starts or resumes a process of its own and waits for its end."""
+    """Starts or resumes the run in a new process and waits for its end."""
     command = [sys.executable, "-m", "dtc.commands", gate.command, *gate.flags, *flags]
     command += [f"--seed={seed}", f"--workdir={workdir}"]
     if gate.command == "train":
@@ -200,18 +200,18 @@ def _start(gate: Gate, workdir: Path, seed: int, flags: tuple[str, ...]) -> None
 
 
 def _check_finished(workdir: Path) -> None:
-    """Raises SystemExit where the run was stopped before its budget was used."""
+    """Raises SystemExit if the run was stopped before its budget was used."""
     budget = saved.settings(workdir).run.steps
     *_, last = writers.read_metrics(workdir / writers.METRICS)
     if last["env_steps"] < budget:
         raise SystemExit(
             f"{workdir} stopped after {last['env_steps']} of {budget} environment steps. "
-            "Give the same command again to go on."
+            "Repeat the command to continue."
         )
 
 
 def _draw(directory: Path, seeds: int, labels: Sequence[str]) -> None:
-    """Curves of all seeds beside the reference policies, one panel: DIRECTORY/curves.png."""
+    """Draws the returns of all seeds and of the reference policies: DIRECTORY/curves.png."""
     records: dict[str, list[writers.Record]] = {}
     last: writers.Record = {}
     for label in labels:
@@ -227,7 +227,7 @@ def _draw(directory: Path, seeds: int, labels: Sequence[str]) -> None:
 
 
 def summary(gate: Gate, results: dict[str, list[Figures]]) -> list[dict[str, Any]]:
-    """One row a bar: each seed's figure, the least, the interquartile mean, and what passed."""
+    """One row per bar: the result of each seed, the worst, the interquartile mean, and passes."""
     ours = results["ours"]
     rows = []
     for bar in gate.bars:
@@ -255,7 +255,7 @@ def _reaches(values: Sequence[float], op: str, target: float | None) -> bool:
 
 
 def interquartile_mean(values: Sequence[float]) -> float:
-    """Mean of the middle half, the ends' values weighted by their part in it."""
+    """Mean of the middle half of the values; those at its ends have fractional weights."""
     x, n = np.sort(np.asarray(values, float)), len(values)
     inside = np.clip(np.arange(1, n + 1), n / 4, 3 * n / 4)
     weight = inside - np.clip(np.arange(n), n / 4, 3 * n / 4)

@@ -1,4 +1,4 @@
-"""Figures of finished runs, from their metrics and from the rows in their replay."""
+"""Results of finished runs, from their metrics and from the rows in their replay."""
 
 import dataclasses
 import json
@@ -17,13 +17,13 @@ from dtc.host import saved, writers
 
 Figures = dict[str, float]
 
-WINDOW = 100  # episodes
-SOLVED = 0.9  # of them
-LAST_PART = 0.2  # of the run that habits are measured in
+WINDOW = 100  # episodes in which DeepSea must be solved
+SOLVED = 0.9  # share of successes among them
+LAST_PART = 0.2  # final share of the run in which watching television is measured
 
 
 def returns(workdir: Path, reach: float | None = None) -> Figures:
-    """Last evaluation, references, minutes; with `reach`, the first evaluation that reached it."""
+    """The last evaluation, references and minutes; with `reach`, also the steps until `reach`."""
     records = list(writers.read_metrics(workdir / writers.METRICS))
     evaluated = [r for r in records if "eval/return" in r]
     last = evaluated[-1]
@@ -36,24 +36,24 @@ def returns(workdir: Path, reach: float | None = None) -> Figures:
 
 
 def rows_of(workdir: Path) -> Row:
-    """Every row in the replay of the newest checkpoint, oldest first, leaves [T, N, ...].
+    """All rows in the replay of the newest checkpoint, oldest first, leaves [T, N, ...].
 
-    The whole run where `replay.slots` x `env.num_envs` is at least its calls.
+    They are those of the whole run if `replay.slots` is at least its number of environment calls.
     """
     cfg = config.on_devices(saved.settings(workdir), 1)
     stored = saved.restore(workdir, cfg).carrier.replay
-    assert stored is not None, "this algorithm keeps no rows"
+    assert stored is not None, "this algorithm stores no rows"
     rows, _ = ring.history(dataclasses.replace(stored, latents=None))
     return jax.tree.map(np.asarray, rows)
 
 
 def deepsea(workdir: Path) -> Figures:
-    """Successes of the training episodes: the first, when solved, and among the last 100.
+    """Successes in training episodes: number of the first, and share among the last 100.
 
-    `solved_after` is the number of episodes after which the latest 100 held 90 successes.
+    `solved_after` is the number of episodes after which 90 of the latest 100 were successes.
     """
     rows = rows_of(workdir)
-    won = rows.reward[np.nonzero(rows.last)] > 0.5  # in the order of their ends
+    won = rows.reward[np.nonzero(rows.last)] > 0.5  # in the order in which episodes ended
     first = np.flatnonzero(won)
     recent = np.convolve(won, np.ones(WINDOW), "valid") / WINDOW
     solved = np.flatnonzero(recent >= SOLVED)
@@ -66,7 +66,7 @@ def deepsea(workdir: Path) -> Figures:
 
 
 def keydoor(workdir: Path) -> Figures:
-    """Share of the reachable (cell, key, door) states that the run, or a random walk, has seen."""
+    """Share of the reachable (cell, key, door) states visited by the run and by a random walk."""
     rows = rows_of(workdir)
     walked = random_walk(rooms.keydoor(), *rows.first.shape)
     return returns(workdir) | {
@@ -76,12 +76,12 @@ def keydoor(workdir: Path) -> Figures:
 
 
 def _states_seen(obs: PyTree) -> float:
-    """Share of the reachable states among key-and-door observations."""
+    """Share of the reachable states that occur in key-and-door observations."""
     return float(len(np.unique(rooms.state_id(obs))) / rooms.reachable().sum())
 
 
 def random_walk(env: Environment, calls: int, num_envs: int) -> TimeStep:
-    """What `calls` calls of each environment under uniform actions bring, [calls, N, ...]."""
+    """The TimeSteps [calls, N, ...] of `num_envs` environments under uniform actions."""
     root = jax.random.key(0)
     num_actions = env.spec.action.num_classes or 1
 
@@ -95,7 +95,7 @@ def random_walk(env: Environment, calls: int, num_envs: int) -> TimeStep:
 
 
 def noisytv(workdir: Path) -> Figures:
-    """How often the run watched each channel in its last fifth, as a multiple of chance."""
+    """Share of actions that watch each channel in the last fifth of the run, relative to chance."""
     rows = rows_of(workdir)
     recent = slice(-int(LAST_PART * len(rows.action)), None)
     action = rows.action[recent][~rows.last[recent]]
@@ -107,5 +107,5 @@ def noisytv(workdir: Path) -> Figures:
 
 
 def recorded(workdir: Path) -> Figures:
-    """The figures that a command left in its run directory."""
+    """The results that a command wrote into its run directory."""
     return json.loads((workdir / "figures.json").read_text())

@@ -1,4 +1,4 @@
-"""Draws runs into one figure from their metrics.jsonl.
+"""Draws the curves of several runs in one figure, from their metrics.jsonl.
 
 dtc plot runs/local-* --out=curves.png --metric eval/return curiosity/novelty
 """
@@ -14,21 +14,21 @@ from dtc.host.figures import curves
 
 
 def main(argv: Sequence[str]) -> int:
-    """Exit status; 2 where a run or a metric is missing."""
+    """Draws the figure; returns the exit status, 2 if a run or a metric is missing."""
     parser = argparse.ArgumentParser("dtc plot", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("runs", nargs="+", type=Path, help="run directories")
-    parser.add_argument("--metric", nargs="+", default=["eval/return"], help="metrics, one a panel")
-    parser.add_argument("--out", type=Path, default=Path("curves.png"), help="the picture")
-    parser.add_argument("--json", type=Path, help="write the drawn figures here too")
+    parser.add_argument("--metric", nargs="+", default=["eval/return"], help="one per panel")
+    parser.add_argument("--out", type=Path, default=Path("curves.png"), help="the image file")
+    parser.add_argument("--json", type=Path, help="also write the curves to this file")
     args = parser.parse_args(argv)
     missing = [run for run in args.runs if not (run / writers.METRICS).is_file()]
     if missing:
-        parser.error(f"{missing[0]} holds no {writers.METRICS}: name run directories.")
+        parser.error(f"{missing[0]} holds no {writers.METRICS}. Use run directories.")
     runs = {str(run): list(writers.read_metrics(run / writers.METRICS)) for run in args.runs}
     known = {name for records in runs.values() for record in records for name in record}
     for metric in args.metric:
         if metric not in known:
-            parser.error(f"--metric={metric} is in none of them: use {', '.join(sorted(known))}.")
+            parser.error(f"--metric={metric} is in no run. Use {', '.join(sorted(known))}.")
     curves.compare(args.out, runs, args.metric)
     if args.json:
         args.json.write_text(json.dumps(_curves(runs, args.metric)) + "\n")

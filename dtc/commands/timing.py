@@ -1,4 +1,4 @@
-"""Times programs that consume a carrier, all in turns."""
+"""Timing of programs that consume a carrier; they take turns, so that load affects all alike."""
 
 import time
 from collections.abc import Callable
@@ -14,26 +14,26 @@ Figures = dict[str, Any]
 
 
 class Held:
-    """The carrier between programs that consume it."""
+    """Holds the carrier between programs that consume it."""
 
     def __init__(self, carrier: Carrier):
         self.carrier = carrier
 
     def advance(self, fn: Callable[[Carrier], tuple[Carrier, PyTree]]) -> PyTree:
-        """Replaces the carrier; what else `fn` returns."""
+        """Replaces the carrier by that of `fn`; returns arrays to wait for."""
         self.carrier, rest = fn(self.carrier)
         return self.carrier.update, rest
 
 
 class Timed(NamedTuple):
-    """Something to time."""
+    """A program to time."""
 
     start: Callable[[], PyTree]  # returns arrays to wait for
-    updates: int = 1  # how many updates' share of the work it does
+    updates: int = 1  # number of updates whose work it does
 
 
 def in_turns(timed: dict[str, Timed], repeats: int) -> dict[str, Figures]:
-    """Milliseconds an update of each, by the clock and of this process's CPU time."""
+    """Milliseconds per update of each program: wall-clock time and CPU time of this process."""
     clock: dict[str, list[float]] = {name: [] for name in timed}
     cpu: dict[str, list[float]] = {name: [] for name in timed}
     for i in range(repeats + 1):
@@ -41,7 +41,7 @@ def in_turns(timed: dict[str, Timed], repeats: int) -> dict[str, Figures]:
             start = time.perf_counter(), time.process_time()
             jax.block_until_ready(one.start())
             end = time.perf_counter(), time.process_time()
-            if i:  # the first time compiles
+            if i:  # the first call compiles
                 clock[name].append(1e3 * (end[0] - start[0]) / one.updates)
                 cpu[name].append(1e3 * (end[1] - start[1]) / one.updates)
     return {

@@ -10,7 +10,7 @@ from dtc.host import command
 
 
 def main(argv: Sequence[str]) -> int:
-    """Exit status of the run; 2 after one sentence where the command cannot be carried out."""
+    """Trains; returns the exit status, 2 after a one-sentence error for an invalid command."""
     typed = [started_as(), *argv]
     try:
         text = command.help_text(argv)
@@ -18,10 +18,10 @@ def main(argv: Sequence[str]) -> int:
             print(text)
             return 0
         wanted = command.parse(typed)
-        from dtc.host import devices  # JAX takes a second to load: help and refusals need not wait
+        from dtc.host import devices  # imports JAX, which takes a second
 
         cfg, here = devices.start(wanted.cfg, wanted.num_devices, wanted.processes)
-        from dtc.host import loop  # all of the agent: a wrong command need not wait for it
+        from dtc.host import loop  # imports the whole agent
 
         return loop.run(cfg, wanted.workdir, wanted.resume, here, typed)
     except ConfigError as error:
@@ -30,7 +30,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def started_as() -> str:
-    """What a person types before the flags: `dtc train`, or `python` and the script."""
+    """The command before the flags: `dtc train`, or `python` and the script."""
     script = Path(sys.argv[0])
     is_script = script.suffix == ".py" and script.stem != "__main__"
     return f"python {shlex.quote(sys.argv[0])}" if is_script else "dtc train"

@@ -1,6 +1,6 @@
-"""The error of a setting that cannot be, and the words of its one sentence.
+"""The error raised for an invalid setting, and helpers that word its message.
 
-A message names `setting=value`, the rule with the other setting's value, and what to type.
+A message is one sentence: `setting=value`, the rule with the other setting's value, what to type.
 """
 
 import difflib
@@ -9,22 +9,22 @@ from typing import Any
 
 
 class ConfigError(ValueError):
-    """A setting that cannot be: the message says which, why, and what to type."""
+    """An invalid setting; the message names it, gives the rule and says what to type."""
 
 
 def refuse(name: str, value: Any, rule: str, use: Any) -> None:
-    """Raises the ConfigError of a setting whose value breaks a rule; `use` would do."""
+    """Raises ConfigError for a setting that breaks `rule`; `use` is a value that satisfies it."""
     raise ConfigError(f"{name}={show(value)} {rule}. Use --config.{name}={show(use)}.")
 
 
 def show(value: Any) -> str:
-    """A value as one types it: tuples without brackets, which a shell would want quoted."""
+    """The value as typed on a command line: tuples have no brackets, which shells must quote."""
     is_tuple = isinstance(value, tuple | list)
     return ",".join(map(str, value)) + "," * (len(value) == 1) if is_tuple else str(value)
 
 
 def did_you_mean(name: str, options: Iterable[str]) -> str:
-    """' Did you mean X?' for the closest option, else the list of all of them."""
+    """' Did you mean X?' with the closest option, or ' Use a, b or c.' if none is close."""
     options = list(options)
     close = difflib.get_close_matches(name, options, n=1)
     return f" Did you mean {close[0]}?" if close else f" Use {either(options)}."

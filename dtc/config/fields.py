@@ -1,4 +1,4 @@
-"""What the declaration of a setting says besides its type and its default."""
+"""Metadata of a setting's declaration: range, choices, unit and help text."""
 
 import dataclasses
 import math
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 
 class Range(NamedTuple):
-    """The values a number may have; infinite ends are open."""
+    """Allowed interval of a number; infinite ends are open."""
 
     low: float
     high: float = math.inf
@@ -31,10 +31,10 @@ BELOW_ONE = Range(0, 1, open_high=True)
 
 
 class Declared(NamedTuple):
-    """What holds for a setting of any value."""
+    """Metadata of one setting."""
 
-    range: Range | None  # of numbers, elements of tuples alike
-    choices: Collection[str]  # of words; empty: any
+    range: Range | None  # for numbers and for each element of a tuple
+    choices: Collection[str]  # for words; empty: any word
     unit: str
     help: str
 
@@ -47,11 +47,11 @@ def setting(
     choices: Collection[str] = (),
     help: str,
 ) -> Any:
-    """A dataclass field that is a setting; its annotation is the setting's type."""
+    """A dataclass field that declares a setting; the field's annotation is its type."""
     declared = Declared(range, choices, unit, help)
     return dataclasses.field(default=default, metadata={"declared": declared})
 
 
 def declared(field: dataclasses.Field) -> Declared:
-    """What `setting` was given for the field."""
+    """The metadata that `setting` stored in the field."""
     return field.metadata["declared"]

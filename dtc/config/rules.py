@@ -1,4 +1,4 @@
-"""Rules between settings: each section's, and which sections a run reads."""
+"""Rules that relate settings to each other, and the sections that each algorithm reads."""
 
 import dataclasses
 import itertools
@@ -11,10 +11,12 @@ from dtc.config.sections import ALGORITHMS
 
 
 def check(cfg: Config) -> None:
-    """Refuses settings that do not go together; those of an algorithm that is idle go unread.
+    """Checks the rules of every section that the chosen algorithm reads.
+
+    Sections that only other algorithms read must keep their defaults.
 
     Raises:
-      ConfigError: the first rule that is broken.
+      ConfigError: for the first rule that is broken.
     """
     idle = idle_sections(cfg.algorithm.name)
     for section, owners in idle.items():
@@ -25,7 +27,7 @@ def check(cfg: Config) -> None:
 
 
 def idle_sections(algorithm: str) -> dict[str, list[str]]:
-    """The sections that only other algorithms read, with their names."""
+    """{section: algorithms that read it} for the sections that `algorithm` does not read."""
     owners: dict[str, list[str]] = {}
     for name, sections in ALGORITHMS.items():
         for section in sections:
@@ -34,7 +36,7 @@ def idle_sections(algorithm: str) -> dict[str, list[str]]:
 
 
 def multiple(cfg: Config, name: str, divisor: int, of: str) -> None:
-    """Refuses a setting that is no multiple of `divisor`, and names the next one up."""
+    """Refuses a setting that is not a multiple of `divisor`, and suggests the next one up."""
     section, field = name.split(".")
     value = getattr(getattr(cfg, section), field)
     if value % divisor:
@@ -42,7 +44,7 @@ def multiple(cfg: Config, name: str, divisor: int, of: str) -> None:
 
 
 def _check_idle(cfg: Config, section: str, owners: list[str]) -> None:
-    """Refuses a changed setting that nothing reads."""
+    """Refuses a setting that was changed although the chosen algorithm does not read it."""
     group = getattr(cfg, section)
     for name, default in dataclasses.asdict(type(group)()).items():
         value: Any = getattr(group, name)
@@ -57,19 +59,21 @@ def _check_idle(cfg: Config, section: str, owners: list[str]) -> None:
 def _check_mesh(cfg: Config) -> None:
     for name, size in dataclasses.asdict(cfg.mesh).items():
         if size == 0:
-            raise ConfigError(f"mesh.{name}=0 leaves no device. Use --mesh=-1,1 (-1: the rest).")
+            raise ConfigError(
+                f"mesh.{name}=0 leaves no devices. Use --mesh=-1,1 (-1: all that remain)."
+            )
 
 
 def _check_precision(cfg: Config) -> None:
     compute, param = cfg.precision.compute, cfg.precision.param
     if (compute == "float64") != (param == "float64"):
-        rule = f"does not go with precision.compute={compute} (both are float64, or none)"
+        rule = f"does not match precision.compute={compute} (both must be float64, or neither)"
         refuse("precision.param", param, rule, "float64" if compute == "float64" else "float32")
 
 
 def _check_replay(cfg: Config) -> None:
     replay, run = cfg.replay, cfg.run
-    multiple(cfg, "replay.batch", 2, "2 (one half is frontier, one episodic)")
+    multiple(cfg, "replay.batch", 2, "2 (half of the samples are frontier, half episodic)")
     window = replay.length + 1
     if run.collect_steps:
         _check_prefill(cfg, run.collect_steps, window)
@@ -79,9 +83,9 @@ def _check_replay(cfg: Config) -> None:
 
 
 def _check_prefill(cfg: Config, step: int, window: int) -> None:
-    """What the machine collects fits into the ring, and the first update finds a window there."""
+    """Checks that the prefill fits into the ring and holds one window for the first update."""
     prefill, slots = cfg.run.prefill, cfg.replay.slots
-    multiple(cfg, "replay.slots", step, f"run.collect_steps={step} (no write wraps)")
+    multiple(cfg, "replay.slots", step, f"run.collect_steps={step} (a write must not wrap)")
     multiple(cfg, "run.prefill", step, f"run.collect_steps={step}")
     if prefill < window:
         rule = f"is below replay.length + 1 = {window} (the first update needs one window)"
@@ -92,18 +96,18 @@ def _check_prefill(cfg: Config, step: int, window: int) -> None:
 
 def _check_run(cfg: Config) -> None:
     if not cfg.run.collect_steps and not cfg.run.updates:
-        rule = "sets no length, and run.collect_steps=0 leaves no run.steps to count"
+        rule = "sets no run length, and with run.collect_steps=0 run.steps cannot set it either"
         refuse("run.updates", 0, rule, 10_000)
     start, stop = cfg.run.profile
     if stop < start:
-        refuse("run.profile", cfg.run.profile, "stops before it starts", (stop, start))
+        refuse("run.profile", cfg.run.profile, "ends before it starts", (stop, start))
 
 
 def _check_model(cfg: Config) -> None:
     blocks, bins = cfg.model.blocks, cfg.model.bins
     multiple(cfg, "model.deter", blocks, f"model.blocks={blocks}")
     if not bins % 2:
-        refuse("model.bins", bins, "is even (the middle bin is 0)", bins + 1)
+        refuse("model.bins", bins, "is even (the middle bin must be 0)", bins + 1)
 
 
 def _check_curiosity(cfg: Config) -> None:
@@ -115,10 +119,10 @@ def _check_curiosity(cfg: Config) -> None:
 
 def _check_dream(cfg: Config) -> None:
     dream, batch = cfg.dream, cfg.replay.batch
-    multiple(cfg, "dream.starts", batch, f"replay.batch={batch} (each sequence gives as many)")
+    multiple(cfg, "dream.starts", batch, f"replay.batch={batch} (the same number per sequence)")
     most = batch * cfg.replay.length
     if dream.starts > most:
-        rule = f"is above replay.batch x replay.length = {most} (no state is dreamed from twice)"
+        rule = f"is above replay.batch x replay.length = {most} (a state starts at most one dream)"
         refuse("dream.starts", dream.starts, rule, most)
     horizons = dream.horizons
     if any(a >= b for a, b in itertools.pairwise(horizons)):
@@ -132,7 +136,7 @@ def _round_up(values: Iterable[int], step: int) -> tuple[int, ...]:
     return tuple(sorted({-(-v // step) * step for v in values}))
 
 
-RULES: dict[str, Callable[[Config], None]] = {  # by section: what goes with what in it
+RULES: dict[str, Callable[[Config], None]] = {  # by section
     "mesh": _check_mesh,
     "precision": _check_precision,
     "replay": _check_replay,

@@ -1,4 +1,4 @@
-"""All settings of a run as one dataclass, and all declarations by their dotted names."""
+"""All settings of a run as one dataclass, and their declarations by dotted name."""
 
 import dataclasses
 import math
@@ -28,9 +28,9 @@ from dtc.config.sections import (
 class Config:
     """All settings of a run."""
 
-    name: str = setting("base", help="name of the run and of its directory")
-    seed: int = setting(0, Range(0, 2**32 - 1), help="seed of all randomness")
-    slice: str = setting("", help="TPU slice that is wanted, e.g. v4-8; empty: whatever is there")
+    name: str = setting("base", help="name of the run, part of its directory's name")
+    seed: int = setting(0, Range(0, 2**32 - 1), help="seed of all random numbers")
+    slice: str = setting("", help="requested TPU slice, e.g. v4-8; empty: the devices present")
     algorithm: AlgorithmConfig = field(default_factory=AlgorithmConfig)
     mesh: MeshConfig = field(default_factory=MeshConfig)
     precision: PrecisionConfig = field(default_factory=PrecisionConfig)
@@ -46,14 +46,14 @@ class Config:
 
     @property
     def replay_ratio(self) -> float:
-        """Replayed steps per collected environment step: B T G / (N R); inf where none is."""
+        """Replayed steps per collected environment step: B T G / (N R); inf without collection."""
         replayed = self.replay.batch * self.replay.length * self.run.updates_per_collect
         collected = self.env.num_envs * self.run.collect_steps
         return replayed / collected if collected else math.inf
 
 
 class Declaration(NamedTuple):
-    """A setting as it is declared."""
+    """The declaration of one setting."""
 
     type: Any
     default: Any
@@ -84,7 +84,7 @@ def sections() -> dict[str, Any]:
 
 
 def defaults() -> dict[str, Any]:
-    """The declared defaults as nested dicts; None: from the preset `model.size`."""
+    """The declared defaults as nested dicts; the preset `model.size` fills values of None."""
     tree: dict[str, Any] = {}
     for name, item in declarations().items():
         section, _, leaf = name.rpartition(".")

@@ -1,7 +1,7 @@
-"""Every setting, declared once: type, default, range, unit and a line of help.
+"""The declaration of every setting: type, default, range, unit and a line of help.
 
-A section is a frozen dataclass. It does not check itself: `settings.from_dict` checks what a person
-typed against what is declared here.
+A section is a frozen dataclass. It does not check itself: `settings.from_dict` checks values
+against these declarations.
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from dtc.config.fields import BELOW_ONE, COUNT, NATURAL, POSITIVE, RATE, SHARE, 
 
 
 class Size(NamedTuple):
-    """A size preset: the fields of `model` that are None come from it."""
+    """A size preset: it fills the fields of `model` that are None."""
 
     deter: int
     groups: int
@@ -33,7 +33,7 @@ SIZES = {
 }
 
 
-# The sections that each algorithm reads. All other sections are the machine's, which all read.
+# The sections that each algorithm reads. Every run reads the sections that are not listed here.
 ALGORITHMS: dict[str, tuple[str, ...]] = {
     "curious": ("model", "ensemble", "curiosity", "dream", "behaviour", "optimizer"),
 }
@@ -41,20 +41,20 @@ ALGORITHMS: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class AlgorithmConfig:
-    """Which algorithm learns. A changed setting that it does not read is refused."""
+    """The learning algorithm. Changing a setting that it does not read is an error."""
 
-    name: str = setting("curious", choices=ALGORITHMS, help="the algorithm that learns")
+    name: str = setting("curious", choices=ALGORITHMS, help="the learning algorithm")
 
 
 @dataclass(frozen=True)
 class MeshConfig:
-    """Shape of the mesh; -1 stands for the rest of the devices."""
+    """Shape of the device mesh; -1 stands for all remaining devices."""
 
     data: int = setting(
-        -1, Range(-1), unit="devices", help="number that share environments, replay and batch"
+        -1, Range(-1), unit="devices", help="size of the axis `data`, which replicates the members"
     )
     ensemble: int = setting(
-        1, Range(-1), unit="devices", help="number that the members are split over"
+        1, Range(-1), unit="devices", help="size of the axis `ensemble`, which splits the members"
     )
 
 
@@ -76,28 +76,28 @@ class PrecisionConfig:
 
 @dataclass(frozen=True)
 class EnvConfig:
-    """What the agent acts in."""
+    """The environment."""
 
-    name: str = setting("feeder_ego", help="of the catalog, e.g. deepsea/20 or gymnax/CartPole-v1")
-    num_envs: int = setting(64, COUNT, help="N, environments over the whole mesh")
+    name: str = setting("feeder_ego", help="name in the catalog: deepsea/20, gymnax/CartPole-v1")
+    num_envs: int = setting(64, COUNT, help="N, number of environments on the whole mesh")
 
 
 @dataclass(frozen=True)
 class ReplayConfig:
-    """Size of the ring and of what an update reads from it."""
+    """Size of the replay ring and of the batch that an update samples from it."""
 
-    slots: int = setting(4096, Range(2), unit="rows", help="M, rows of each environment")
-    batch: int = setting(16, Range(2), help="B, sequences of an update, over the whole mesh")
+    slots: int = setting(4096, Range(2), unit="rows", help="M, rows stored for each environment")
+    batch: int = setting(16, Range(2), help="B, sequences per update on the whole mesh")
     length: int = setting(
-        32, Range(2), unit="rows", help="T, rows of a sequence; one more before them is its context"
+        32, Range(2), unit="rows", help="T, rows of a sequence; the row before them is its context"
     )
     frontier: int = setting(
         1024,
         COUNT,
         unit="rows",
-        help="F, newest rows, which the frontier half is sampled from; >= slots: all",
+        help="F, the frontier half is sampled from the newest F rows; >= slots: from all",
     )
-    latents: bool = setting(True, help="a second ring holds the latents that acting wrote")
+    latents: bool = setting(True, help="store the latent of each row, as context of sequences")
 
 
 @dataclass(frozen=True)
@@ -107,23 +107,25 @@ class RSSMConfig:
     size: str = setting(
         "nano",
         choices=SIZES,
-        help="preset of the sizes from deter to depth, where they are not given",
+        help="preset for those of deter, groups, classes, hidden, units, depth that are not given",
     )
     deter: int = setting(None, COUNT, help="D, width of the deterministic state")
-    groups: int = setting(None, COUNT, help="S, categorical latents")
-    classes: int = setting(None, Range(2, 256), help="C, classes of each latent; ids are uint8")
-    hidden: int = setting(None, COUNT, help="width inside core, prior and posterior")
+    groups: int = setting(None, COUNT, help="S, number of categorical latent groups")
+    classes: int = setting(None, Range(2, 256), help="C, classes of each group (ids are uint8)")
+    hidden: int = setting(None, COUNT, help="hidden width of core, prior and posterior")
     units: int = setting(None, COUNT, help="width of encoder, decoder, heads, actor and critics")
     depth: int = setting(None, COUNT, unit="channels", help="channels of the grid convolution")
-    blocks: int = setting(8, COUNT, help="diagonal blocks of the GRU")
+    blocks: int = setting(8, COUNT, help="blocks of the block-diagonal GRU")
     encoder_layers: int = setting(3, COUNT, help="hidden layers of the encoder")
     decoder_layers: int = setting(3, COUNT, help="hidden layers of the decoder")
     prior_layers: int = setting(2, COUNT, help="hidden layers of the prior")
-    dyn_free_nats: float = setting(1.0, NATURAL, unit="nats", help="a smaller KL trains no prior")
-    standardise: bool = setting(
-        True, help="vector observations are standardised by running moments; DreamerV3 does not"
+    dyn_free_nats: float = setting(
+        1.0, NATURAL, unit="nats", help="free nats of the dynamics KL: no gradient below this value"
     )
-    bins: int = setting(255, Range(3), help="bins of the two-hot distributions, odd")
+    standardise: bool = setting(
+        True, help="standardise vector observations by running moments (DreamerV3: false)"
+    )
+    bins: int = setting(255, Range(3), help="odd number of bins of the two-hot distributions")
 
     def __post_init__(self) -> None:
         """Fills the sizes that are None from the preset."""
@@ -134,71 +136,75 @@ class RSSMConfig:
 
 @dataclass(frozen=True)
 class EnsembleConfig:
-    """The world-model members."""
+    """The ensemble of transition members."""
 
     members: int = setting(
-        5, NATURAL, help="K, real members; ghosts pad them where the mesh needs more"
+        5, NATURAL, help="K, real members; ghosts pad them to a multiple of mesh.ensemble"
     )
 
 
 @dataclass(frozen=True)
 class CuriosityConfig:
-    """What counts as new, and how fast it becomes boring."""
+    """The novelty measure, and the dynamics of competence and boredom."""
 
     novelty: str = setting(
         "jsd",
         choices=("jsd", "seed", "error", "rnd"),
-        help="what curiosity pays for; all but jsd are controls",
+        help="intrinsic reward; all but jsd are experimental controls",
     )
-    fast_rate: float = setting(0.1, RATE, unit="per update", help="EMA rate of C_fast")
-    slow_rate: float = setting(0.005, RATE, unit="per update", help="EMA rate of C_slow")
+    fast_rate: float = setting(
+        0.1, RATE, unit="per update", help="rate of C_fast, the fast EMA of novelty"
+    )
+    slow_rate: float = setting(
+        0.005, RATE, unit="per update", help="rate of C_slow, the slow EMA of novelty"
+    )
     threshold: float = setting(
-        0.05, NATURAL, help="competence and surprise below this share of C_slow are boring"
+        0.05, NATURAL, help="boredom rises while competence and surprise are both below this"
     )
     warmup: int = setting(
-        200, NATURAL, unit="updates", help="updates at first in which boredom is frozen"
+        200, NATURAL, unit="updates", help="boredom stays constant for this many initial updates"
     )
     boredom_up: float = setting(
         1 / 2000,
         SHARE,
         unit="per update",
-        help="rise while nothing is learned and nothing is new",
+        help="increase of boredom while competence and surprise are below curiosity.threshold",
     )
     boredom_down: float = setting(
-        1 / 200, SHARE, unit="per update", help="fall of boredom otherwise"
+        1 / 200, SHARE, unit="per update", help="decrease of boredom otherwise"
     )
 
 
 @dataclass(frozen=True)
 class DreamConfig:
-    """Size of the dreams of one update."""
+    """Number and length of the dreams of one update."""
 
-    starts: int = setting(128, COUNT, help="posterior states dreamed from, over the whole mesh")
+    starts: int = setting(128, COUNT, help="dreams per update and policy on the whole mesh")
     horizons: tuple[int, ...] = setting(
         (8, 16, 32),
         COUNT,
         unit="steps",
-        help="lengths of a dream, ascending, multiples of chunk",
+        help="possible dream lengths, ascending multiples of dream.chunk",
     )
-    chunk: int = setting(8, COUNT, unit="steps", help="dreamed steps that are computed together")
+    chunk: int = setting(8, COUNT, unit="steps", help="dreamed steps computed together")
     end: float = setting(
-        0.8, BELOW_ONE, help="a state that continues with a smaller chance ends its dream"
+        0.8, BELOW_ONE, help="a dream ends where the predicted continue probability is below this"
     )
 
     @property
     def longest(self) -> int:
-        """Steps the buffers hold."""
+        """Length of the dream buffers, in steps."""
         return self.horizons[-1]
 
 
 @dataclass(frozen=True)
 class BehaviourConfig:
-    """What actors and critics are, and what they learn from."""
+    """Actors and critics: networks, objectives and returns."""
 
     mode: str = setting(
         "mix",
         choices=("task", "explore", "mix"),
-        help="what the acting policy maximises; beside explore a task actor learns on the side",
+        help="objective of the acting policy; explore also trains a task actor that does not act",
     )
     layers: int = setting(3, COUNT, help="hidden layers of actor and critics")
     pool_units: int = setting(64, NATURAL, help="P, width of a salience token; 0: no pooling")
@@ -209,24 +215,24 @@ class BehaviourConfig:
         1 - 1 / 333, BELOW_ONE, unit="per step", help="discount of intrinsic returns"
     )
     lam: float = setting(0.95, SHARE, help="lambda of the lambda-returns")
-    entropy: float = setting(3e-4, NATURAL, help="weight of a policy's entropy")
+    entropy: float = setting(3e-4, NATURAL, help="entropy weight of policies that earn reward")
     explore_entropy: float = setting(
         0.6,
         NATURAL,
-        help="the same of the reward-free policy, in units of its mean |advantage|",
+        help="entropy weight of the reward-free policy, in units of its mean |advantage|",
     )
     intrinsic_weight: float = setting(
-        0.1, NATURAL, help="weight of the intrinsic advantage in mix, where the extrinsic has 1"
+        0.1, NATURAL, help="weight of the intrinsic advantage in mode mix (extrinsic: 1)"
     )
     intrinsic_floor: float = setting(
-        0.01, POSITIVE, help="least divisor of the intrinsic advantage"
+        0.01, POSITIVE, help="smallest divisor that scales the intrinsic advantage"
     )
     slow_rate: float = setting(0.02, RATE, unit="per update", help="EMA rate of the slow critics")
 
 
 @dataclass(frozen=True)
 class OptimizerConfig:
-    """Learning rates, at full warm-up, and their schedules."""
+    """Learning rates after warm-up, and their schedules."""
 
     model_lr: float = setting(3e-4, POSITIVE, help="learning rate of the trunk")
     member_lr: float = setting(3e-4, POSITIVE, help="learning rate of the transition members")
@@ -234,9 +240,9 @@ class OptimizerConfig:
     explore_lr: float = setting(
         3e-4,
         POSITIVE,
-        help="learning rate of the reward-free actor: what is new to it changes as it learns",
+        help="learning rate of the reward-free actor, whose target, novelty, keeps moving",
     )
-    critic_lr: float = setting(3e-4, POSITIVE, help="learning rate of critics and salience")
+    critic_lr: float = setting(3e-4, POSITIVE, help="learning rate of critics and salience pooling")
     warmup: int = setting(
         100, NATURAL, unit="updates", help="linear warm-up of trunk and members; 0: none"
     )
@@ -247,30 +253,30 @@ class OptimizerConfig:
         0,
         NATURAL,
         unit="updates",
-        help="updates after which the trunk's rate falls as 1/sqrt(update); 0: never",
+        help="the trunk's learning rate falls as 1/sqrt(update) after this many; 0: never",
     )
 
 
 @dataclass(frozen=True)
 class RunConfig:
-    """Length and intervals of a run."""
+    """Length of a run and intervals within it."""
 
     steps: int = setting(300_000, COUNT, unit="environment steps", help="length of the run")
-    updates: int = setting(0, NATURAL, help="length of the run in updates; 0: run.steps holds")
+    updates: int = setting(0, NATURAL, help="length of the run in updates; 0: use run.steps")
     prefill: int = setting(
         64,
         COUNT,
         unit="rows",
-        help="rows of each environment before the first update",
+        help="rows collected from each environment before the first update",
     )
     collect_steps: int = setting(
-        2, NATURAL, help="R, calls of each environment an iteration; 0: none, rows are given"
+        2, NATURAL, help="R, steps of each environment per iteration; 0: rows are supplied"
     )
-    updates_per_collect: int = setting(1, COUNT, help="G, updates an iteration")
+    updates_per_collect: int = setting(1, COUNT, help="G, updates per iteration")
     log_every: int = setting(50, COUNT, unit="updates", help="updates between log lines")
     eval_every: int = setting(1000, COUNT, unit="updates", help="updates between evaluations")
     checkpoint_every: int = setting(2000, COUNT, unit="updates", help="updates between checkpoints")
-    eval_episodes: int = setting(32, COUNT, unit="episodes", help="episodes of an evaluation")
+    eval_episodes: int = setting(32, COUNT, unit="episodes", help="episodes per evaluation")
     profile: tuple[int, int] = setting(
         (0, 0),
         NATURAL,

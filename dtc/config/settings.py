@@ -1,4 +1,4 @@
-"""From settings to frozen, checked dataclasses; every mistake is one sentence."""
+"""Converts settings to frozen, checked dataclasses; errors are one sentence each."""
 
 import dataclasses
 import math
@@ -27,11 +27,11 @@ __all__ = [
 
 
 def from_dict(settings: Mapping[str, Any]) -> Config:
-    """The checked Config of a ConfigDict or of the dict that `to_dict` returned.
+    """The checked Config of a ConfigDict or of a dict that `to_dict` returned.
 
     Raises:
-      ConfigError: unknown or missing name, wrong type, range or length, or settings that do not go
-        together. Rules that need the device count are in `on_devices`.
+      ConfigError: unknown or missing name, wrong type, range or length, or incompatible settings.
+        `on_devices` checks the rules that need the device count.
     """
     cfg = values.build(plain(settings))
     rules.check(cfg)
@@ -39,12 +39,12 @@ def from_dict(settings: Mapping[str, Any]) -> Config:
 
 
 def to_dict(cfg: Config) -> dict[str, Any]:
-    """The settings as a dict that JSON can hold; `from_dict` reads it back."""
+    """The settings as nested dicts of JSON types; inverse of `from_dict`."""
     return dataclasses.asdict(cfg)
 
 
 def flat(cfg: Config | Mapping[str, Any], path: str = "") -> dict[str, Any]:
-    """Every setting by its dotted name: {'replay.batch': 16, ...}."""
+    """Every value by dotted name: {'replay.batch': 16, ...}."""
     tree = to_dict(cfg) if isinstance(cfg, Config) else cfg
     leaves: dict[str, Any] = {}
     for name, value in tree.items():
@@ -54,7 +54,7 @@ def flat(cfg: Config | Mapping[str, Any], path: str = "") -> dict[str, Any]:
 
 
 def plain(settings: Any) -> dict[str, Any]:
-    """Nested dicts of a ConfigDict, or of a dict of them; None for its empty placeholders."""
+    """Nested dicts from a ConfigDict or a dict of them; empty placeholders become None."""
     tree = settings.to_dict() if hasattr(settings, "to_dict") else settings
     return {name: plain(x) if _is_group(x) else x for name, x in tree.items()}
 
@@ -64,21 +64,21 @@ def _is_group(value: Any) -> bool:
 
 
 def on_devices(cfg: Config, num_devices: int) -> Config:
-    """`cfg` with the mesh's numbers filled in, checked against the device count.
+    """`cfg` with the mesh shape resolved, checked against the device count.
 
     Raises:
-      ConfigError: the mesh, the batch or the environments do not divide.
+      ConfigError: the mesh, the batch or the number of environments does not fit the devices.
     """
     data, ensemble = resolve_mesh(cfg, num_devices)
     cfg = dataclasses.replace(cfg, mesh=MeshConfig(data, ensemble))
-    every = f"{2 * num_devices} (2 x {num_devices} devices: each holds both halves of its samples)"
+    every = f"{2 * num_devices} (2 x {num_devices} devices: each samples both halves)"
     rules.multiple(cfg, "replay.batch", 2 * num_devices, every)
     rules.multiple(cfg, "env.num_envs", num_devices, f"{num_devices} devices")
     return cfg
 
 
 def resolve_mesh(cfg: Config, num_devices: int) -> tuple[int, int]:
-    """(data, ensemble) of the mesh over `num_devices`, with -1 replaced by the rest."""
+    """(data, ensemble) of the mesh over `num_devices`, with -1 resolved."""
     data, ensemble = cfg.mesh.data, cfg.mesh.ensemble
     known = [n for n in (data, ensemble) if n != -1]
     rest = num_devices // math.prod(known)
@@ -91,7 +91,7 @@ def resolve_mesh(cfg: Config, num_devices: int) -> tuple[int, int]:
         name = "ensemble" if data == -1 else "data"
         problem = f"mesh.{name}={known[0]} does not divide {count(num_devices, 'device')}"
     else:
-        problem = "mesh=-1,-1 leaves both axes open"
+        problem = "mesh=-1,-1 leaves both axes undetermined"
     fits = [f"-1,{n}" for n in range(1, num_devices + 1) if num_devices % n == 0]
     rule = "data x ensemble must be the device count"
     raise ConfigError(f"{problem} ({rule}). Use --mesh={either(fits)}.")

@@ -1,4 +1,4 @@
-"""From what a person typed to values of the declared types: names, types, lengths and ranges."""
+"""Converts typed text and dicts to values of the declared types; checks lengths and ranges."""
 
 import dataclasses
 import math
@@ -16,7 +16,7 @@ NUMBER = re.compile(r"([+-]?(?:\d[\d_]*\.?[\d_]*|\.\d[\d_]*)(?:[eE][+-]?\d{1,3})
 
 
 def build(tree: Mapping[str, Any]) -> Config:
-    """The Config of nested dicts, each value checked against its declaration.
+    """A Config from nested dicts, with every value checked against its declaration.
 
     Raises:
       ConfigError: unknown or missing name, wrong type, range or length.
@@ -25,10 +25,10 @@ def build(tree: Mapping[str, Any]) -> Config:
 
 
 def from_text(name: str, text: str) -> Any:
-    """The value of a setting that was typed as `text`; its range is not checked.
+    """The value of a setting typed as `text`; its range is not checked.
 
     Raises:
-      ConfigError: it is of another type.
+      ConfigError: the text is not of the setting's type.
     """
     hint = declarations()[name].type
     if hint is str:
@@ -45,7 +45,7 @@ def from_text(name: str, text: str) -> Any:
 
 
 def to_number(text: str, kind: type) -> Any:
-    """An int or a float of 300, 1_000, 1e6, 300k, 1M; None where `text` is none of that kind."""
+    """The number of type `kind` in texts such as 300, 1_000, 1e6, 300k, 1M; None if invalid."""
     match = NUMBER.fullmatch(text)
     if not match:
         return float(text) if kind is float and text in ("nan", "inf", "-inf") else None
@@ -57,19 +57,19 @@ def to_number(text: str, kind: type) -> Any:
 
 
 def wrong_type(name: str, value: Any) -> ConfigError:
-    """The error of a value that is no number, word or tuple where one is needed."""
+    """The error for a value of the wrong type."""
     noun = NOUNS.get(declarations()[name].type, "a tuple of numbers")
     return ConfigError(f"{name}={show(value)} is not {noun}.{_example(name)}")
 
 
 def _example(name: str) -> str:
-    """' Use --config.NAME=VALUE.' with the default of the setting."""
+    """' Use --config.NAME=VALUE.' with the setting's default; empty if a preset sets it."""
     default = declarations()[name].default
     return "" if default is None else f" Use --config.{name}={show(default)}."
 
 
 def _build(cls: Any, tree: Mapping[str, Any], path: str) -> Any:
-    """A dataclass from a dict, at any depth."""
+    """Instance of the dataclass `cls` from a nested dict."""
     hints = get_type_hints(cls)
     for name in tree:
         if name not in hints:
@@ -82,7 +82,7 @@ def _build(cls: Any, tree: Mapping[str, Any], path: str) -> Any:
 
 
 def _convert(name: str, value: Any, hint: Any) -> Any:
-    """`value` as the type `hint`: an int is a float, a bool is not an int, a list is a tuple."""
+    """`value` as type `hint`: ints count as floats, lists as tuples, but bools not as ints."""
     if dataclasses.is_dataclass(hint):
         if not isinstance(value, Mapping):
             raise ConfigError(f"{name}={value} is a group of settings. Use --config.{name}.NAME=.")
@@ -100,7 +100,7 @@ def _convert(name: str, value: Any, hint: Any) -> Any:
 
 
 def _convert_tuple(name: str, value: Any, hints: tuple[Any, ...]) -> tuple[Any, ...]:
-    """A tuple whose elements keep the rules of `name`."""
+    """`value` as a tuple whose elements satisfy the declaration of `name`."""
     if not isinstance(value, tuple | list):
         raise wrong_type(name, value)
     if hints[-1] is Ellipsis:
@@ -112,10 +112,10 @@ def _convert_tuple(name: str, value: Any, hints: tuple[Any, ...]) -> tuple[Any, 
 
 
 def _check_value(name: str, value: Any) -> None:
-    """Refuses a word that is no choice and a number outside its range (NaN is outside of all)."""
+    """Refuses a word that is not among the choices, and a number outside its range or NaN."""
     rule = declarations()[name].rule
     if rule.choices and value not in rule.choices:
         close = did_you_mean(value, rule.choices)
-        raise ConfigError(f"{name}={value} is none of {', '.join(rule.choices)}.{close}")
+        raise ConfigError(f"{name}={value} is not one of {', '.join(rule.choices)}.{close}")
     if rule.range and not (math.isfinite(value) and value in rule.range):
         raise ConfigError(f"{name}={value} is not {rule.range}.{_example(name)}")

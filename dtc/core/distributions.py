@@ -1,8 +1,8 @@
 """Categorical, masked, two-hot, tanh-Gaussian and Bernoulli distributions as pure functions.
 
-Randomness comes in as uniform or normal numbers, so that the caller decides on the keys. All
-results are float32 or wider. Log-probabilities are finite: that of probability 0 is `LOG_ZERO`,
-which keeps 0 log 0 = 0 and all gradients finite without further care.
+Functions take uniform or normal random numbers as arguments; the caller owns the keys. All results
+are float32 or wider. Log-probabilities are finite: `LOG_ZERO` stands for log 0, so that
+0 log 0 = 0 and all gradients are finite.
 """
 
 import jax
@@ -14,7 +14,7 @@ from dtc.core.types import Array
 
 LOG_ZERO = -1e9  # stands for log 0: exp of it is exactly 0
 UNIMIX = 0.01  # share of the uniform distribution in latents and policies (DreamerV3)
-ACTION_EDGE = 1 - 1e-6  # actions of larger magnitude count as this one: arctanh stays finite
+ACTION_EDGE = 1 - 1e-6  # actions are clipped to this magnitude, so that arctanh is finite
 
 
 def _mix(logits: Array, other: Array, share: float) -> Array:
@@ -45,24 +45,24 @@ def masked_log_probs(logits: Array, mask: Array | None, share: float) -> Array:
         return unimix_logits(logits, share)
     allowed_A = mask | ~jnp.any(mask, -1, keepdims=True)
     logits_A = jnp.where(allowed_A, accum(logits), LOG_ZERO)
-    # 1 in the forbidden places, so that neither the log there nor its gradient is infinite.
+    # Forbidden entries are 1, so that the log and its gradient are finite there.
     uniform_A = jnp.where(allowed_A, 1 / jnp.sum(accum(allowed_A), -1, keepdims=True), 1)
     return jnp.where(allowed_A, _mix(logits_A, uniform_A, share), LOG_ZERO)
 
 
 def sample_categorical(uniform: Array, logits: Array) -> Array:
-    """[...] int32 class ids by the inverse CDF: one uniform number a draw.
+    """[...] int32 class ids drawn by the inverse CDF, one uniform number per draw.
 
-    Never an id of probability 0, however the cumulative sum rounds.
+    A class of probability 0 is never drawn, however the cumulative sum rounds.
 
     Args:
       uniform: [...] in [0, 1).
       logits: [..., C], need not be normalised.
     """
     probs_C = jax.nn.softmax(accum(logits))
-    # A parallel cumulative sum may add in another order for each entry, and so grow at a zero.
+    # A parallel cumulative sum may add in a different order for each entry and so grow at a zero.
     cdf_C = jnp.where(probs_C > 0, jnp.cumsum(probs_C, -1), 0)
-    # At least one entry is above: the rounded product with a number below 1 stays below the total.
+    # At least one entry exceeds the level: the rounded total x uniform is below the total.
     level_C = jnp.expand_dims(accum(uniform), -1) * jnp.max(cdf_C, -1, keepdims=True)
     ids_C = jax.lax.broadcasted_iota(jnp.int32, cdf_C.shape, cdf_C.ndim - 1)
     return jnp.min(jnp.where(cdf_C > level_C, ids_C, cdf_C.shape[-1] - 1), -1)
@@ -71,7 +71,7 @@ def sample_categorical(uniform: Array, logits: Array) -> Array:
 def straight_through(drawn: Array, logp: Array) -> Array:
     """The one-hot sample `drawn` [..., C] with the gradient of the probabilities exp(logp).
 
-    E[f] is differentiated to first order: what the spread of the sample costs has no gradient.
+    A first-order estimate of the gradient of E[f]: it ignores how the sample's variance affects f.
     """
     prob_C = jnp.exp(logp)
     return drawn + prob_C - jax.lax.stop_gradient(prob_C)
@@ -117,13 +117,13 @@ def _row(values: np.ndarray, like: Array) -> Array:
 def twohot_mean(logits: Array, bins: np.ndarray) -> Array:
     """[...] mean of softmax(logits) over antisymmetric bins [C]: sum_{i>0} b_i (p_i - p_-i).
 
-    Symmetric probabilities give exactly 0. A sum of opposite products need not: a fused
-    multiply-add rounds only one of the two, an error of up to b_C = 5e8 times p times 6e-8.
+    Symmetric probabilities give exactly 0. The plain sum of b_i p_i need not: a fused multiply-add
+    rounds only one of two opposite products, an error of up to 6e-8 p b_C with b_C = 5e8.
     """
     probs_C = jax.nn.softmax(accum(logits))
     half = len(bins) // 2
     difference_C = probs_C[..., half + 1 :] - jnp.flip(probs_C[..., :half], -1)
-    # Not a matmul: on TPU its factors would be rounded to bfloat16.
+    # Not a matmul, whose factors a TPU would round to bfloat16.
     return jnp.sum(difference_C * _row(bins[half + 1 :], difference_C), -1)
 
 
@@ -137,7 +137,7 @@ def twohot_weights(target: Array, bins: np.ndarray) -> Array:
 
 
 def twohot_loss(logits: Array, target: Array, bins: np.ndarray) -> Array:
-    """[...] cross-entropy of softmax(logits) [..., C] and the two-hot target; no gradient to it."""
+    """[...] cross-entropy of softmax(logits) [..., C] to the two-hot target (no gradient to it)."""
     weights_C = jax.lax.stop_gradient(twohot_weights(target, bins))
     return -jnp.sum(weights_C * jax.nn.log_softmax(accum(logits)), -1)
 
@@ -169,9 +169,9 @@ def tanh_gaussian_log_prob(action: Array, mean: Array, std: Array) -> Array:
 def tanh_gaussian_entropy(action: Array, mean: Array, std: Array) -> Array:
     """[...] one-sample estimate of the entropy of the squashed action, summed over A, in nats.
 
-    H(a) = H(u) + E log(1 - tanh(u)^2), the mean replaced by its value at `action`. That value moves
-    with mean and std at fixed noise, so the gradient is unbiased too (with the action held fixed
-    nothing would keep std from growing).
+    H(a) = H(u) + E log(1 - tanh(u)^2), with the expectation replaced by its value at `action`. The
+    noise is held fixed and the sample moves with mean and std, so the gradient is unbiased too. If
+    the action were held fixed instead, std would grow without bound.
     """
     mean_A, std_A = accum(mean), accum(std)
     noise_A = jax.lax.stop_gradient((_untanh(action) - mean_A) / std_A)

@@ -1,8 +1,7 @@
-"""The mesh ('data', 'ensemble'): shapes, global ids, collectives, and programs on it.
+"""The mesh ('data', 'ensemble'): shapes, global ids, collectives and sharded programs.
 
-Every device is a data shard; the `ensemble` axis additionally splits the world-model members. All
-functions here also work outside `shard_map`, where they act as one device, so that each module can
-be tested alone.
+Every device is a data shard; the `ensemble` axis additionally splits the world-model members.
+Outside `shard_map` all functions here act as on one device, so that modules can be tested alone.
 """
 
 from collections.abc import Callable
@@ -19,7 +18,7 @@ from jax.sharding import PartitionSpec as P
 from dtc.core.types import Array, PyTree
 
 AXES = ("data", "ensemble")
-SHARDED = P(AXES)  # environments, replay, samples: over every device
+SHARDED = P(AXES)  # environments, replay and samples: split over all devices
 SHARDED_TIME_MAJOR = P(None, AXES)
 REPLICATED = P()
 MEMBERS = P("ensemble")
@@ -28,8 +27,8 @@ MEMBERS = P("ensemble")
 def make_mesh(data: int, ensemble: int, devices: Any = None) -> Mesh:
     """A Mesh [data, ensemble] over `devices` (default: all), `ensemble` innermost.
 
-    Physical axes may be split: `ensemble=2` on v4-128 and larger needs it. Several slices (DCN) lie
-    under `data` only.
+    Physical axes may be split, which `ensemble=2` needs on v4-128 and larger. Several slices
+    (connected by DCN) extend the `data` axis only.
     """
     devices = list(jax.devices() if devices is None else devices)
     num_slices = len({getattr(d, "slice_index", 0) for d in devices})
@@ -47,11 +46,11 @@ def make_mesh(data: int, ensemble: int, devices: Any = None) -> Mesh:
 def sharded(
     fn: Callable[..., Any], on: Mesh, in_specs: Any, out_specs: Any, donate: tuple[int, ...] = ()
 ) -> Any:
-    """jit of a manual shard_map of `fn`, with the same explicit shardings at the jit boundary.
+    """`fn` as a jitted manual shard_map, with the same explicit shardings at the jit boundary.
 
     Args:
       in_specs, out_specs: pytrees of PartitionSpecs, prefixes of the arguments and results.
-      donate: numbers of the arguments whose memory the results may take.
+      donate: positions of the arguments whose buffers the results may reuse.
     """
     mapped = jax.shard_map(fn, mesh=on, in_specs=in_specs, out_specs=out_specs, check_vma=True)
     return jax.jit(
@@ -68,17 +67,17 @@ def shardings(on: Mesh, specs: PyTree) -> PyTree:
 
 
 def padded_members(num_members: int, ensemble: int) -> int:
-    """Members after padding with ghosts: the next multiple of the `ensemble` axis (5 -> 6 on 2)."""
+    """Number of members padded with ghosts to a multiple of the `ensemble` axis (5 -> 6 on 2)."""
     return -(-num_members // ensemble) * ensemble
 
 
 def without_ghosts(tree: PyTree, num_members: int) -> PyTree:
-    """Leaves [E, ...] of the real members alone: what a checkpoint holds, whatever the mesh."""
+    """Leaves [num_members, ...] of the real members, which checkpoints store on every mesh."""
     return jax.tree.map(lambda x: x[:num_members], tree)
 
 
 def with_ghosts(tree: PyTree, num_padded: int) -> PyTree:
-    """Leaves [num_padded, ...]: the members and ghosts of zeros, which nothing reads."""
+    """Leaves [num_padded, ...]: the members, then ghosts of zeros, which are never used."""
 
     def pad(x: Array) -> Array:
         return jnp.pad(x, [(0, num_padded - x.shape[0])] + [(0, 0)] * (x.ndim - 1))
@@ -87,18 +86,18 @@ def with_ghosts(tree: PyTree, num_padded: int) -> PyTree:
 
 
 def manual_axes() -> tuple[str, ...]:
-    """The mesh axes of the enclosing `shard_map`, () outside of one."""
+    """The mesh axes of the enclosing `shard_map`; () outside of one."""
     return tuple(a for a in AXES if a in jax.sharding.get_abstract_mesh().manual_axes)
 
 
 def axis_size(*axes: str) -> int:
-    """Product of the sizes of `axes`, 1 outside a `shard_map`."""
+    """Product of the sizes of `axes`; 1 outside a `shard_map`."""
     shape = jax.sharding.get_abstract_mesh().shape if manual_axes() else {}
     return int(np.prod([shape.get(a, 1) for a in axes]))
 
 
 def num_devices() -> int:
-    """Devices of the mesh, 1 outside a `shard_map`."""
+    """Number of devices of the mesh; 1 outside a `shard_map`."""
     return axis_size(*AXES)
 
 
@@ -108,12 +107,12 @@ def _index(axes: tuple[str, ...]) -> Array:
 
 
 def global_ids(num_local: int) -> Array:
-    """[num_local] int32 global numbers of this device's rows of an array sharded over both axes."""
+    """[num_local] int32 global ids of this device's rows of an array sharded over both axes."""
     return _index(AXES) * num_local + jnp.arange(num_local, dtype=jnp.int32)
 
 
 def member_ids(num_local: int) -> Array:
-    """[num_local] int32 global numbers of this device's members (ghosts have the highest)."""
+    """[num_local] int32 global ids of this device's members (ghosts have the highest)."""
     return _index(("ensemble",)) * num_local + jnp.arange(num_local, dtype=jnp.int32)
 
 
@@ -125,11 +124,10 @@ def _varying_axes(x: Array) -> frozenset[str]:
 
 
 def vary(tree: PyTree) -> PyTree:
-    """`tree` typed as varying over both axes: no data moves.
+    """`tree` typed as varying over both axes; no data moves.
 
-    Parameters pass through here in float32 *before* any cast: an implicit conversion placed after
-    the cast to bf16 would make the gradient all-reduce run in bf16, and without it the gradient of
-    a replicated parameter arrives summed over the devices.
+    Apply it to float32 parameters *before* any cast. Otherwise JAX sums the gradient of a
+    replicated parameter over the devices and, if the cast to bf16 came first, does so in bf16.
     """
     axes = manual_axes()
     if not axes:
@@ -169,6 +167,6 @@ def gather_replicated(x: Array) -> Array:
 
 
 def own_rows(x: Array, axis: str = "ensemble", dim: int = 0) -> Array:
-    """This device's share of dim `dim` of an array gathered over `axis`: undoes `gather`."""
+    """This device's share of dim `dim` of an array gathered over `axis`; inverse of `gather`."""
     num_local = x.shape[dim] // axis_size(axis)
     return lax.dynamic_slice_in_dim(x, _index((axis,)) * num_local, num_local, dim)

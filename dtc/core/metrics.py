@@ -1,4 +1,4 @@
-"""Scalars by name: one vector for one collective, and means that are divided after it."""
+"""Named scalars, averaged over all devices by one collective; weighted means divide after it."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -11,13 +11,13 @@ from dtc.core.numerics import accum
 from dtc.core.types import Array
 
 Metrics = dict[str, Array]  # name -> [] float32 or wider
-LEAST = 1e-20  # divisor of a mean that counts nothing
+LEAST = 1e-20  # smallest divisor of a mean: a mean of no weight is 0
 
 
 class Mean(NamedTuple):
-    """A mean over what counts on all devices: total and weight are summed before the division.
+    """A weighted mean over all devices: total and weight are summed before the division.
 
-    A mean of devices' ratios would be another number wherever their weights differ.
+    Averaging the ratios of devices would be wrong where their weights differ.
     """
 
     total: Array  # []
@@ -25,11 +25,15 @@ class Mean(NamedTuple):
 
 
 def reduce(metrics: Mapping[str, Array | Mean]) -> Metrics:
-    """The metrics averaged over all devices by one collective of one vector of all of them."""
+    """The metrics averaged over all devices, by one collective on one vector.
+
+    Raises:
+      ValueError: a metric is not a scalar.
+    """
     leaves, treedef = jax.tree.flatten(dict(metrics))
     if any(jnp.shape(x) for x in leaves):
         wrong = [name for name, x in metrics.items() if any(map(jnp.shape, jax.tree.leaves(x)))]
-        raise ValueError(f"metric {wrong[0]} is no scalar: give numbers of shape [].")
+        raise ValueError(f"metric {wrong[0]} is not a scalar. Use arrays of shape [].")
     if not leaves:
         return {}
     vector_L = mesh.pmean(jnp.stack([accum(x) for x in leaves]), *mesh.AXES)
@@ -38,5 +42,5 @@ def reduce(metrics: Mapping[str, Array | Mean]) -> Metrics:
 
 
 def divided(mean: Mean) -> Array:
-    """[] total / weight, 0 where nothing counts."""
+    """[] total / weight; 0 for weight 0."""
     return mean.total / jnp.maximum(mean.weight, LEAST)

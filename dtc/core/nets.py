@@ -1,8 +1,8 @@
-"""Layers that keep the precision firewall: matmuls in the compute dtype, the rest wider.
+"""Layers of the precision firewall: matmuls and activations in the compute dtype, the rest wider.
 
-Parameters are kept in `Precision.param` and cast where they are used (inside scan bodies), so that
-their gradients accumulate in the parameter dtype. Bias and norm scale are applied before rounding
-back to the compute dtype.
+Parameters are stored in `Precision.param` and cast where they are used (inside scan bodies), so
+that their gradients accumulate in the parameter dtype. Bias and norm scale are applied before the
+result is rounded to the compute dtype.
 """
 
 from collections.abc import Mapping
@@ -34,7 +34,7 @@ def trailing(weight: Array, like: Array) -> Array:
 def _kernel_init(scale: float, fan_in: int) -> nn.initializers.Initializer:
     if scale == 0.0:
         return nn.initializers.zeros
-    # 1.1368 undoes the loss of variance from truncating a normal at two standard deviations.
+    # 1.1368 compensates for the variance lost by truncating a normal at two standard deviations.
     std = scale * fan_in**-0.5 * 1.1368
     return nn.initializers.truncated_normal(std)
 
@@ -42,8 +42,8 @@ def _kernel_init(scale: float, fan_in: int) -> nn.initializers.Initializer:
 class Dense(nn.Module):
     """x [..., I] -> [..., O]: x W + b. Truncated normal fan-in initialisation times `scale`.
 
-    `fan_in` overrides I where this layer is one summand of a wider one. `logits=True` leaves the
-    result unrounded for softmax, means and losses.
+    `fan_in` replaces I in the initialisation if this layer is one summand of a wider layer.
+    `logits=True` leaves the result unrounded for softmax, means and losses.
     """
 
     features: int
@@ -72,8 +72,8 @@ class BlockDense(nn.Module):
     features: int
     blocks: int
     precision: Precision
-    fan_in: int = 0  # of the whole sum, where this layer is one summand of a wider one
-    parts: int = 1  # stretches of the output, each with a share of every block
+    fan_in: int = 0  # of the whole sum, if this layer is one summand of a wider layer
+    parts: int = 1  # contiguous parts of the output, each with outputs of every block
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
@@ -83,7 +83,7 @@ class BlockDense(nn.Module):
         kernel = self.param("kernel", init, (g, width, self.features // g), param)
         bias = self.param("bias", nn.initializers.zeros, (self.features,), param)
         x_gi = rearrange(x.astype(compute), "... (g i) -> ... g i", g=g)
-        # By vmap and part by part: with one einsum over all a CPU takes three times as long.
+        # One vmapped matmul per part: a single einsum takes three times as long on a CPU.
         matmul = jax.vmap(jnp.matmul, (-2, 0), -2)
         kernels = jnp.split(kernel.astype(compute), self.parts, -1)
         parts = [rearrange(accum(matmul(x_gi, k)), "... g o -> ... (g o)") for k in kernels]
@@ -121,7 +121,7 @@ class MLP(nn.Module):
 
 
 class Head(nn.Module):
-    """MLP and an unrounded output layer, scaled by `scale` at the start (0: exactly zero)."""
+    """MLP and an unrounded output layer with its initial kernel scaled by `scale` (0: zeros)."""
 
     layers: int
     units: int
@@ -138,10 +138,10 @@ class Head(nn.Module):
 
 
 def twohot_head(layers: int, units: int, bins: int, precision: Precision) -> Head:
-    """A head of two-hot logits whose mean is exactly 0 at the start.
+    """A head of two-hot logits whose initial mean is exactly 0.
 
-    Bin b starts with probability in proportion to 1 / (1 + |b|). With equal probabilities the bins
-    at +-5e8 would turn a rounding error of 1e-9 in a probability into 0.5 in the mean.
+    The initial probability of bin b is proportional to 1 / (1 + |b|). With equal probabilities the
+    bins at +-5e8 would turn a rounding error of 1e-9 in a probability into 0.5 in the mean.
     """
     prior = -np.log1p(np.abs(twohot_bins(bins)))
 
@@ -154,8 +154,8 @@ def twohot_head(layers: int, units: int, bins: int, precision: Precision) -> Hea
 def neighbourhoods(x: Array) -> Array:
     """[..., h, w, c] -> [..., h, w, 9c]: each cell with its eight neighbours, zero outside.
 
-    A 3x3 convolution is then one matmul, which is several times faster on a CPU than its
-    convolution kernels and their transposes.
+    It turns a 3x3 convolution into one matmul, which on a CPU is several times faster than XLA's
+    convolution and its transposes.
     """
     height, width = x.shape[-3:-1]
     pad = [(0, 0)] * (x.ndim - 3) + [(1, 1), (1, 1), (0, 0)]
@@ -167,8 +167,8 @@ def neighbourhoods(x: Array) -> Array:
 class Encoder(nn.Module):
     """Encoded observation -> tokens [..., F].
 
-    Rank 1 leaves (real vectors, through symlog) and one-hot ones of rank 2 go through an MLP,
-    one-hot grids of rank 3 through a 3x3 convolution.
+    An MLP encodes leaves of rank 1 (real vectors, after symlog) and of rank 2 (one-hot); a 3x3
+    convolution encodes leaves of rank 3 (one-hot grids).
     """
 
     layers: int
@@ -195,10 +195,10 @@ class Encoder(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Features [..., F] -> for each leaf of the encoded observation its mean (symlog) or logits.
+    """Features [..., F] -> the mean (symlog) or logits of each leaf of the encoded observation.
 
-    A grid is read out densely, each cell with weights of its own: with few channels and a shared
-    1x1 convolution in between, codes of a 7x7 grid took four times as many updates to form.
+    A dense layer with separate weights for each cell decodes a grid. With a shared 1x1 convolution
+    over a few channels, codes of a 7x7 grid took four times as many updates to form.
     """
 
     layers: int

@@ -1,7 +1,7 @@
-"""Running moments of vector observations: what standardises them.
+"""Standardisation of vector observations by running moments.
 
-Real vectors are standardised before networks and losses see them: an angle of 0.1 rad would be
-lost beside a speed of 3 m/s. The moments are state, not parameters: no gradient reaches them.
+Networks and losses see standardised vectors; otherwise an angle of 0.1 rad would be negligible
+beside a speed of 3 m/s. The moments are state, not parameters: no gradient reaches them.
 """
 
 from collections.abc import Mapping
@@ -13,19 +13,19 @@ from dtc.core.nets import trailing
 from dtc.core.numerics import accum, ema_from_start
 from dtc.core.types import Array
 
-RATE = 1e-3  # EMA rate of the moments, an update; faster at the start
-MIN_STD = 1e-3  # of a dim of an observation: a constant one stays finite
+RATE = 1e-3  # EMA rate of the moments, per update; faster at the start
+MIN_STD = 1e-3  # smallest divisor: a constant dim of an observation stays finite
 
 
 class Moments(NamedTuple):
-    """Running moments of a vector observation; of a batch, see `deviations`."""
+    """Moments of a vector observation: running ones, or those of a batch (see `deviations`)."""
 
     mean: Array  # [F]
     var: Array  # [F]
 
     @property
     def std(self) -> Array:
-        """[F] what deviations are divided by."""
+        """[F] standard deviation, at least MIN_STD."""
         return jnp.maximum(jnp.sqrt(self.var), MIN_STD)
 
 
@@ -47,7 +47,7 @@ def standardise(normalizer: Normalizer, obs: Mapping[str, Array]) -> dict[str, A
 
 
 def restore(normalizer: Normalizer, obs: Mapping[str, Array]) -> dict[str, Array]:
-    """Observations in their own units: undoes `standardise`."""
+    """Observations in their original units; inverse of `standardise`."""
 
     def one(x: Array, moments: Moments) -> Array:
         return x * trailing(moments.std, x) + trailing(moments.mean, x)
@@ -58,7 +58,7 @@ def restore(normalizer: Normalizer, obs: Mapping[str, Array]) -> dict[str, Array
 def deviations(normalizer: Normalizer, obs: Mapping[str, Array]) -> Normalizer:
     """Mean and mean square, over the two leading dims, of the deviations from the running means.
 
-    Their means over devices are those of the global batch.
+    Averaged over devices they are those of the global batch.
     """
 
     def one(x: Array, mean: Array) -> Moments:
@@ -69,13 +69,13 @@ def deviations(normalizer: Normalizer, obs: Mapping[str, Array]) -> Normalizer:
 
 
 def follow(normalizer: Normalizer, away: Normalizer, update: Array) -> Normalizer:
-    """The moments after one more batch: those of a mixture of what was seen before and the batch.
+    """The running moments after one more batch: those of a mixture of past data and the batch.
 
-    The mean square about the old mean, less the square of how far the mean moved, is the variance.
+    variance = mean square about the old mean - (new mean - old mean)^2
 
     Args:
       away: `deviations`, averaged over the mesh.
-      update: [] int32, how many updates came before.
+      update: [] int32, number of updates before this one.
     """
 
     def one(old: Moments, new: Moments) -> Moments:

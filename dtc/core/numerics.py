@@ -1,4 +1,4 @@
-"""The precision firewall and the small formulas everything shares.
+"""The precision firewall and small formulas that other modules share.
 
 Statistics (softmax, KL, entropy, variance, returns, EMAs, rewards, sums over devices) are computed
 in float32 or wider: every function here starts with `accum`.
@@ -9,7 +9,7 @@ from jax import Array
 
 
 def accum(x: Array) -> Array:
-    """`x` in float32, or wider where it already is wider."""
+    """`x` in float32, or in its own dtype if that is wider."""
     x = jnp.asarray(x)
     return x.astype(jnp.promote_types(x.dtype, jnp.float32))
 
@@ -33,7 +33,7 @@ def ema(old: Array, new: Array, rate: Array | float) -> Array:
 
 
 def ema_from_start(old: Array, new: Array, rate: float, t: Array) -> Array:
-    """old + max(rate, 1/t) (new - old): the plain mean at first, so that the start leaves no trace.
+    """old + max(rate, 1/t) (new - old): a plain mean at first, so the initial value has no effect.
 
     A constant input gives exactly that constant for every t.
 
@@ -44,20 +44,20 @@ def ema_from_start(old: Array, new: Array, rate: float, t: Array) -> Array:
 
 
 def masked_sum(x: Array, mask: Array) -> Array:
-    """Sum over all dims of `x` where `mask`; whatever stands elsewhere, NaN too, does not count."""
+    """Sum over all dims of `x` where `mask`; other entries are ignored, even NaN."""
     return jnp.sum(jnp.where(mask, accum(x), 0))
 
 
 def masked_mean(x: Array, mask: Array) -> Array:
-    """Mean over all dims of `x` where `mask` (same shape), 0 where nothing is.
+    """Mean over all dims of `x` where `mask` (same shape); 0 if the mask is empty.
 
-    Means of devices with different counts must not be averaged: sum `masked_sum` and the counts.
+    Do not average such means over devices, whose counts may differ: sum `masked_sum` and counts.
     """
     return masked_sum(x, mask) / jnp.maximum(jnp.sum(accum(mask)), 1)
 
 
 def variance(x: Array, axis: int = -1, ddof: int = 0) -> Array:
-    """Two-pass variance over `axis` with divisor n - ddof; 0 where that is not positive."""
+    """Two-pass variance over `axis` with divisor n - ddof; 0 if the divisor is not positive."""
     x = accum(x)
     deviation = x - jnp.mean(x, axis, keepdims=True)
     return jnp.sum(jnp.square(deviation), axis) / max(x.shape[axis] - ddof, 1)

@@ -1,7 +1,7 @@
 """DreamerV3's optimiser: clipping by parameter norm, then LaProp with a warm-up.
 
-Scale-invariant in the gradient, so a wrong factor in front of a loss does not show in what is
-learned: tests compare raw gradients.
+The update does not depend on the scale of the gradient. A wrong factor in a loss therefore leaves
+the parameters as they are, and tests compare raw gradients.
 """
 
 from typing import NamedTuple
@@ -15,18 +15,18 @@ from dtc.core.numerics import l2_norm
 from dtc.core.types import Array, PyTree
 
 # DreamerV3's constants (Hafner et al. 2023).
-AGC = 0.3  # largest gradient norm of a tensor, in norms of that tensor
-AGC_FLOOR = 1e-3  # least norm a tensor is taken to have: tensors that start at 0 learn
+AGC = 0.3  # largest gradient norm of a tensor, relative to the norm of its parameters
+AGC_FLOOR = 1e-3  # smallest parameter norm assumed, so that tensors initialised to 0 can learn
 BETA1 = 0.9  # decay of the mean of the scaled gradients
 BETA2 = 0.999  # decay of the mean of the squared gradients
-EPS = 1e-20  # added to the mean square, so that gradients below its root are not scaled up
+EPS = 1e-20  # added to the mean square, so that gradients below 1e-10 are not scaled up
 
 
 class OptimizerInfo(NamedTuple):
     """Diagnostics of one update."""
 
     grad_norm: Array  # [] before clipping
-    update_norm: Array  # [] what was added to the parameters
+    update_norm: Array  # [] norm of the change of the parameters
 
 
 def global_norm(tree: PyTree) -> Array:
@@ -37,7 +37,8 @@ def global_norm(tree: PyTree) -> Array:
 def clip_by_parameter_norm(clip: float, floor: float) -> optax.GradientTransformation:
     """Adaptive gradient clipping of whole tensors: g min(1, clip max(floor, |p|) / |g|).
 
-    Brock et al. 2021, eq. 3, without units: axes guessed from the rank would mix stacked members.
+    Brock et al. 2021, eq. 3, by tensor instead of by unit: unit axes inferred from the rank would
+    mix stacked members.
     """
 
     def one(grad: Array, param: Array) -> Array:
@@ -50,17 +51,18 @@ def clip_by_parameter_norm(clip: float, floor: float) -> optax.GradientTransform
 def make(
     lr: float, cfg: OptimizerConfig, warmup: int | None = None, decay: int = 0
 ) -> optax.GradientTransformation:
-    """AGC, then LaProp (Ziyin et al. 2020): the gradient scaled by its RMS first, averaged after.
+    """AGC, then LaProp (Ziyin et al. 2020): momentum of gradients already divided by their RMS.
 
-    `warmup` updates of linear warm-up replace those of `cfg` where given; after `decay` updates, if
-    any, the rate falls as 1 / sqrt(update).
+    For stacked members, vmap `init` and `apply`, so that each member is clipped separately.
 
-    For stacked members, vmap `init` and `apply`: each member is clipped on its own.
+    Args:
+      warmup: updates of linear warm-up; default: `cfg.warmup`.
+      decay: the rate falls as 1 / sqrt(update) after this many updates; 0: never.
     """
     warmup = max(cfg.warmup if warmup is None else warmup, 1)
 
     def rate(count: Array) -> Array:
-        n = count + 1  # with the count alone the first update would be zero
+        n = count + 1  # count starts at 0, which would make the first update zero
         fall = jnp.sqrt(jnp.minimum(1.0, decay / n)) if decay else 1.0
         return lr * jnp.minimum(1.0, n / warmup) * fall
 
@@ -73,7 +75,10 @@ def make(
 
 
 def make_behaviour(cfg: OptimizerConfig) -> optax.GradientTransformation:
-    """The optimiser of {policy: {network: ...}}: actors at rates of their own, else critic_lr."""
+    """The optimiser of {policy: {network: ...}}: each actor at its own rate, the rest at critic_lr.
+
+    The actor of the policy `explore` learns at `explore_lr`, all others at `actor_lr`.
+    """
 
     def scale(policy: str, networks: PyTree) -> PyTree:
         rate = cfg.explore_lr if policy == "explore" else cfg.actor_lr
@@ -89,7 +94,7 @@ def make_behaviour(cfg: OptimizerConfig) -> optax.GradientTransformation:
 def apply(
     tx: optax.GradientTransformation, grads: PyTree, opt_state: PyTree, params: PyTree
 ) -> tuple[PyTree, PyTree, OptimizerInfo]:
-    """One update -> (params, opt_state, info)."""
+    """Applies one update; returns (params, opt_state, info)."""
     updates, opt_state = tx.update(grads, opt_state, params)
     info = OptimizerInfo(global_norm(grads), global_norm(updates))
     return optax.apply_updates(params, updates), opt_state, info

@@ -1,4 +1,4 @@
-"""Lambda-returns of one sequence (time is its only dim; vmap outside) and masked percentiles."""
+"""Lambda-returns of one sequence (time is its only dim; vmap the rest) and masked percentiles."""
 
 from collections.abc import Sequence
 
@@ -35,8 +35,8 @@ def lambda_returns(
       continue_t: [H] discount times the probability that the episode goes on after action t.
       value_tp1: [H] value of the state that action t leads to.
       lam: weight of the longer return, in [0, 1].
-      horizon: [] steps h <= H that were dreamed (default H): the value bootstraps at that cut and
-        later entries are exactly 0, whatever (NaN too) the inputs hold there.
+      horizon: [] steps h <= H that were dreamed (default H). The value bootstraps at h; later
+        entries are exactly 0, even where the inputs are NaN.
     """
     reward_H, continue_H, value_H = accum(reward_t), accum(continue_t), accum(value_tp1)
     steps = reward_H.shape[0]
@@ -55,9 +55,9 @@ def replay_lambda_returns(
     """[T-1] lambda-returns along T replayed rows (the replay-value target of DreamerV3).
 
     R_t = r_{t+1} + d (1 - term_{t+1}) [(1 - k_{t+1}) boot_{t+1} + k_{t+1} R_{t+1}] with
-    k = lam (1 - last) and R_{T-1} = boot_{T-1}: truncation bootstraps and cuts the chain,
-    termination cuts it without a bootstrap. Entry t of a row with last_t = 1 mixes two episodes and
-    must be given weight 0.
+    k = lam (1 - last) and R_{T-1} = boot_{T-1}. Truncation cuts the sum with a bootstrap,
+    termination without one. Entry t of a row with last_t = 1 mixes two episodes; the caller must
+    give it weight 0.
 
     Args:
       reward: [T] reward that arrived with row t.
@@ -73,7 +73,7 @@ def replay_lambda_returns(
 def global_percentiles(x: Array, mask: Array, percentiles: Sequence[float]) -> Array:
     """[len(percentiles)] percentiles of the entries of `x` where `mask`, with linear interpolation.
 
-    Equal to `np.percentile(x[mask], percentiles)`; 0 where the mask is empty.
+    Equal to `np.percentile(x[mask], percentiles)`; 0 if the mask is empty.
     """
     values_L = jnp.sort(jnp.where(mask, accum(x), jnp.inf).reshape(-1))
     last = jnp.maximum(jnp.sum(mask) - 1, 0)

@@ -1,4 +1,4 @@
-"""Shared names: arrays, keys, environment interface, replay rows, purposes of randomness.
+"""Shared types: arrays, keys, the environment interface, replay rows, purposes of random draws.
 
 Dimension key, used as suffixes of local arrays of rank >= 1 (logical dims, never the sharding):
 
@@ -22,9 +22,9 @@ PyTree = Any
 
 
 class Purpose(enum.IntEnum):
-    """What a random draw is for. With a global id and a step it names one draw of the whole run.
+    """What a random draw is for; with a global id and a step it identifies one draw of the run.
 
-    A value is never renumbered, nor used again where its purpose is gone: it reproduces runs.
+    Values are never renumbered or reused, so that old runs can be reproduced.
     """
 
     MODEL_INIT = 0
@@ -38,12 +38,12 @@ class Purpose(enum.IntEnum):
     OBSERVE = 8  # id: global sample, step: update
     DREAM_START = 9  # id: global sample, step: update
     DREAM = 10  # id: global start (+ starts x policy), step: update
-    # 11 was the members' share of the data.
+    # 11 is retired.
     EVAL_RESET = 12  # id: global evaluation environment, step: evaluation
     EVAL_STEP = 13
     EVAL_LATENT = 14
     EVAL_POLICY = 15
-    RANDOM_TARGET = 16  # of the bonus `rnd`
+    RANDOM_TARGET = 16  # the fixed random network of the control `rnd`
 
 
 @dataclass(frozen=True)
@@ -66,10 +66,10 @@ class ArraySpec:
 
 
 class GridMap(NamedTuple):
-    """Where on a grid an observation stands: for pictures of a grid task, nothing learns from it.
+    """The grid cell of an observation; figures alone use it.
 
     ``cell_fn`` maps observations with any leading dims (NumPy or JAX) to integer rows and columns
-    of those dims; what it places outside of ``shape`` is not on the map.
+    with those dims. Cells outside ``shape`` are not drawn.
     """
 
     shape: tuple[int, int]  # rows, columns
@@ -80,9 +80,9 @@ class GridMap(NamedTuple):
 class EnvSpec:
     """Static description of an environment.
 
-    ``obs`` is a pytree of ArraySpec (kept compact: uint8 where it can be); ``encode(obs)`` gives
-    the networks' floats of one observation as a dict: rank 1 leaves are real vectors, leaves of
-    higher rank are one-hot over the last dim (rank 3: a grid [height, width, classes]).
+    ``obs`` is a pytree of ArraySpec, compact for storage: uint8 where possible. ``encode(obs)``
+    turns one observation into a dict of floats for the networks: leaves of rank 1 are real vectors,
+    leaves of higher rank are one-hot over the last dim (rank 3: a grid [height, width, classes]).
     """
 
     name: str
@@ -92,7 +92,7 @@ class EnvSpec:
     encode: Callable[[Mapping[str, Array]], dict[str, Array]]
     has_action_mask: bool = False
     num_costs: int = 0
-    map: GridMap | None = None  # of a grid task
+    map: GridMap | None = None  # set for grid tasks
 
     @property
     def is_discrete(self) -> bool:
@@ -101,25 +101,25 @@ class EnvSpec:
 
 
 class TimeStep(NamedTuple):
-    """What one environment shows after a reset or a step (arrays gain a leading N when batched)."""
+    """The output of a reset or a step of an environment (batched: arrays with a leading N)."""
 
     obs: Mapping[str, Array]
     reward: Array  # [] float32, arrives with obs
-    terminated: Array  # [] bool, the episode ended for good: no bootstrap
-    truncated: Array  # [] bool, a time limit cut it: bootstrap
+    terminated: Array  # [] bool, the task ended the episode: no bootstrap
+    truncated: Array  # [] bool, a time limit cut the episode: bootstrap
     first: Array  # [] bool, obs is the first of an episode
     cost: Array | np.ndarray = np.zeros(0, np.float32)  # [num_costs] float32
     action_mask: Array | None = None  # [A] bool, or None where every action is always allowed
-    # [] float32 each: amounts of this step, or, named x_fraction, how far the episode has come
+    # [] float32 each: quantities of this step or, if named x_fraction, progress of the episode
     info: Mapping[str, Array] = {}
 
     @property
     def last(self) -> Array:
-        """[] bool: no further step belongs to this episode."""
+        """[] bool: this is the last step of its episode."""
         return self.terminated | self.truncated
 
     def silent(self) -> "TimeStep":
-        """The same shown again: it brings no reward and no cost, and begins no episode."""
+        """A repetition of this TimeStep: reward 0, cost 0, not the first of an episode."""
         return self._replace(
             reward=jnp.zeros_like(self.reward),
             first=jnp.zeros_like(self.first),
@@ -143,7 +143,7 @@ class Environment(NamedTuple):
 class Row(NamedTuple):
     """Row t: obs_t, what arrived with it, and the action taken *at* obs_t.
 
-    Leaves that a run has no use for are None and take no room.
+    Leaves that a run does not need are None and take no memory.
     """
 
     obs: Mapping[str, Array]
@@ -154,12 +154,12 @@ class Row(NamedTuple):
     action: Array  # int32 [] or float32 [A] in [-1, 1]: what was executed
     action_mask: Array | None = None  # bool [A]
     cost: Array | None = None  # float32 [num_costs], arrived with obs; None where there are none
-    proposed: Array | None = None  # the policy's action, where a constraint may execute another
-    extras: PyTree | None = None  # what the algorithm stores besides, e.g. log-probabilities
+    proposed: Array | None = None  # the policy's action, if a constraint may replace it
+    extras: PyTree | None = None  # further data of the algorithm, e.g. log-probabilities
 
     @property
     def last(self) -> Array:
-        """Whether no further step belongs to this episode."""
+        """bool: this is the last row of its episode."""
         return self.terminated | self.truncated
 
 

@@ -1,4 +1,4 @@
-"""The drive: dual-timescale competence, boredom and the dream horizon, from mean novelty."""
+"""Dual-timescale competence, boredom and the dream horizon, computed from mean novelty."""
 
 from typing import NamedTuple
 
@@ -8,16 +8,16 @@ from dtc.config.sections import CuriosityConfig
 from dtc.core.numerics import accum, ema_from_start
 from dtc.core.types import Array
 
-# How far beyond an edge boredom changes the horizon; at most half the distance of two edges.
+# Boredom must pass an edge by this much to change the horizon; at most half the edges' distance.
 HYSTERESIS = 0.05
 
 
 class CuriosityState(NamedTuple):
-    """What the next update needs; replicated."""
+    """State carried between updates; replicated."""
 
-    fast: Array  # [] float32, C_fast
-    slow: Array  # [] float32, C_slow
-    updates: Array  # [] int32, novelties seen
+    fast: Array  # [] float32, C_fast: fast EMA of novelty
+    slow: Array  # [] float32, C_slow: slow EMA of novelty
+    updates: Array  # [] int32, number of updates so far
     boredom: Array  # [] float32 in [0, 1]
     bucket: Array  # [] int32 index into the horizons, 0: shortest
 
@@ -33,7 +33,7 @@ class CuriosityInfo(NamedTuple):
 
 
 def init(num_buckets: int, dtype: jnp.dtype = jnp.float32) -> CuriosityState:
-    """Not bored yet: the longest horizon."""
+    """The initial state: boredom 0 and the longest horizon."""
     zero = jnp.zeros([], dtype)
     return CuriosityState(zero, zero, jnp.int32(0), zero, jnp.int32(num_buckets - 1))
 
@@ -44,10 +44,11 @@ def update(
     """One step of competence, boredom and horizon.
 
     competence = relu(C_slow - C_fast) / C_slow and surprise = relu(C_fast - C_slow) / C_slow do not
-    depend on the scale of novelty. While both are small nothing is learned and nothing is new.
+    depend on the scale of novelty. Boredom rises while both are small: novelty neither falls, so
+    that nothing is being learned, nor rises, so that nothing new is being met.
 
     Args:
-      novelty: [] mean novelty of the replayed frontier, over all devices.
+      novelty: [] mean novelty of the replayed frontier half, over all devices.
     """
     dtype, t = state.fast.dtype, state.updates + 1
     fast = ema_from_start(state.fast, novelty, cfg.fast_rate, t).astype(dtype)
@@ -66,17 +67,17 @@ def update(
 def relative(novelty: Array, state: CuriosityState) -> Array:
     """[...] novelty in units of C_fast (1 before the first update).
 
-    Neither its wear nor the swings that all states share from update to update are left in it: a
-    critic of raw novelty is always behind both.
+    The division removes the slow decay of novelty and fluctuations common to all states, which the
+    critic of raw novelty would have to track.
     """
     size = jnp.abs(state.fast)
     return novelty / jnp.where(size == 0, 1, size)
 
 
 def horizon_bucket(bucket: Array, boredom: Array, num_buckets: int, hysteresis: float) -> Array:
-    """[] int32 next horizon bucket: boredom 0 is the longest, edges at i / num_buckets.
+    """[] int32 next horizon bucket: the longest for boredom 0, with edges at i / num_buckets.
 
-    An edge counts as crossed only when boredom is `hysteresis` beyond it.
+    The bucket changes only when boredom is beyond an edge by more than `hysteresis`.
     """
     edges_L = jnp.arange(1, num_buckets, dtype=boredom.dtype) / num_buckets
     least = jnp.sum(boredom > edges_L + hysteresis, dtype=jnp.int32)

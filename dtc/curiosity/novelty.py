@@ -1,4 +1,4 @@
-"""Novelty of a transition: what the members' predictions of it say together."""
+"""Novelty of a transition, computed from the predictions of the ensemble's members."""
 
 import math
 from collections.abc import Callable
@@ -12,23 +12,24 @@ from dtc.core.types import Array, PyTree
 
 
 def the_posterior(log_post: Array, terms: dict[str, Array]) -> Array:
-    """What members learn by default."""
+    """The default targets of the members: the posterior itself."""
     return log_post
 
 
 class Novelty(NamedTuple):
-    """How the members' predictions become the novelty of a transition.
+    """A novelty measure, written as a function of sums over the members.
 
-    Only sums over the members are needed, so a mesh that splits them sends one sum.
+    A mesh that splits the members therefore needs only one all-reduce.
     """
 
-    # (log p_k [E, n, S, C], reference or None) -> leaves [E, n, ...], one entry a member
+    # (log p_k [E, n, S, C], reference or None) -> leaves [E, n, ...], one entry per member
     statistics: Callable[[Array, Array | None], PyTree]
-    # (their sums over the real members [n, ...], number of members) -> [n]
+    # (sums of the statistics over the real members [n, ...], number of members) -> novelty [n]
     value: Callable[[Any, int], Array]
-    # (member, transitions) -> log-probabilities [n, S, C] that members learn and are compared with
+    # (member, transitions) -> log-probabilities [n, S, C], targets of the members and input of
+    # `statistics`; None: the members learn `targets`
     reference: Callable[[Any, Any], Array] | None = None
-    # (log posterior [..., S, C], loss terms by name) -> what members learn, without a reference
+    # (log posterior [..., S, C], loss terms by name) -> targets of the members, if no reference
     targets: Callable[[Array, dict[str, Array]], Array] = the_posterior
 
 
@@ -41,13 +42,13 @@ def entropy(p: Array) -> Array:
 def jsd_novelty(sum_p: Array, sum_h: Array, num_members: int) -> Array:
     """[...] Jensen-Shannon divergence of K members' predictions, in [0, 1].
 
-    u = mean over groups of [H(mean_k p_k) - mean_k H(p_k)] / ln K: 0 where the members agree,
-    however noisy the world is (Shyam et al. 2019, "Model-Based Active Exploration").
+    u = mean over groups of [H(mean_k p_k) - mean_k H(p_k)] / ln K. It is 0 where the members agree,
+    even on a noisy outcome (Shyam et al. 2019, "Model-Based Active Exploration").
 
     Args:
       sum_p: [..., S, C] sum over the members of their probabilities.
       sum_h: [..., S] sum over the members of their entropies.
-      num_members: K, real members; with one there is nothing to disagree with: 0.
+      num_members: K, number of real members; u is 0 for K <= 1.
     """
     total_S = accum(sum_h)
     if num_members <= 1:
@@ -62,7 +63,7 @@ def jsd(p: Array) -> Array:
 
 
 def probability_and_entropy(log_p: Array, reference: Array | None) -> tuple[Array, Array]:
-    """Each member's probabilities [E, n, S, C] and their entropies [E, n, S]."""
+    """The members' probabilities [E, n, S, C] and entropies [E, n, S]: the statistics of `JSD`."""
     return jnp.exp(log_p), dist.categorical_entropy(log_p)
 
 

@@ -1,4 +1,4 @@
-"""Exact packing of pytrees into words: what a ring stores of a row or a latent."""
+"""Exact packing of pytrees into 32-bit words, in which the ring stores rows and latents."""
 
 import math
 from dataclasses import dataclass
@@ -11,11 +11,11 @@ from jax import lax
 
 from dtc.core.types import Array, PyTree
 
-LANES = 128  # 32-bit words of a TPU vector register row: narrower arrays are padded to it in HBM
+LANES = 128  # 32-bit words in a row of a TPU vector register; HBM pads narrower arrays to it
 
 
 def _uint(dtype: Any) -> Any:
-    """The unsigned dtype whose bits a leaf of `dtype` is stored as (64 bits: as two of 32)."""
+    """The unsigned dtype that stores the bits of `dtype` (two of 32 bits for 64)."""
     bits = 8 if dtype == jnp.bool_ else 0
     if jnp.issubdtype(dtype, jnp.floating):
         bits = jnp.finfo(dtype).bits
@@ -23,7 +23,7 @@ def _uint(dtype: Any) -> Any:
         bits = jnp.iinfo(dtype).bits
     if bits < 8:
         raise ValueError(
-            f"replay cannot store {dtype}; use bool, or integers or floats of 8+ bits."
+            f"replay cannot store {dtype}. Use bool, or integers or floats of at least 8 bits."
         )
     return {8: jnp.uint8, 16: jnp.uint16}.get(bits, jnp.uint32)
 
@@ -35,12 +35,13 @@ def _num_words(leaf: jax.ShapeDtypeStruct) -> int:
 def _to_words(x: Array, leaf: jax.ShapeDtypeStruct) -> Array:
     """uint32 [..., words] of x [..., *leaf.shape].
 
-    A word takes its parts (bytes, half-words) from far apart, part i from the i-th stretch of the
-    leaf: slices and shifts of whole lanes, where neighbouring bytes would need a minor dim of 4.
+    Packing is planar: part i (byte or half-word) of every word comes from the i-th contiguous
+    section of the leaf. This needs slices and shifts of whole lanes only; packing neighbouring
+    bytes would need a minor dim of 4.
     """
     num_words, uint = _num_words(leaf), _uint(leaf.dtype)
     batch = x.shape[: x.ndim - len(leaf.shape)]
-    # Bits first: no operation on floats may touch a NaN's payload.
+    # Bitcast first, since an operation on floats may change the payload of a NaN.
     bits = x.astype(uint) if leaf.dtype == jnp.bool_ else lax.bitcast_convert_type(x, uint)
     bits = bits.reshape(*batch, math.prod(bits.shape[len(batch) :]))
     parts = 4 // np.dtype(uint).itemsize
@@ -53,7 +54,7 @@ def _to_words(x: Array, leaf: jax.ShapeDtypeStruct) -> Array:
 
 
 def _from_words(words: Array, leaf: jax.ShapeDtypeStruct) -> Array:
-    """[..., *leaf.shape] from uint32 [..., words]: undoes `_to_words`."""
+    """[..., *leaf.shape] from uint32 [..., words]; inverse of `_to_words`."""
     batch, uint = words.shape[:-1], np.dtype(_uint(leaf.dtype))
     parts = 4 // uint.itemsize
     bits = [(words >> (32 // parts * i)).astype(uint) for i in range(parts)]
@@ -67,8 +68,8 @@ def _from_words(words: Array, leaf: jax.ShapeDtypeStruct) -> Array:
 class Codec:
     """Exact packing of a pytree of arrays into W int32 words, W a multiple of 128, and back.
 
-    Every bit survives: NaN payloads, -0.0, any dtype of 8 to 64 bits, leaves of any size. Each leaf
-    starts at a whole word; the padding is zero.
+    It preserves every bit, also of NaN payloads and -0.0, for dtypes of 8 to 64 bits and leaves of
+    any size. Each leaf starts at a word boundary; padding is zero.
     """
 
     treedef: Any
@@ -76,7 +77,11 @@ class Codec:
 
     @classmethod
     def of(cls, example: PyTree) -> "Codec":
-        """The codec of trees like `example`, unbatched, of arrays or ShapeDtypeStructs."""
+        """The codec for trees like `example`: unbatched arrays or ShapeDtypeStructs.
+
+        Raises:
+          ValueError: the tree has no leaves, or a leaf has a dtype that cannot be stored.
+        """
         leaves, treedef = jax.tree.flatten(example)
         if not leaves:
             raise ValueError("replay cannot store a pytree without leaves.")
@@ -86,11 +91,11 @@ class Codec:
 
     @property
     def num_words(self) -> int:
-        """W, words of one packed tree."""
+        """W, number of words of one packed tree."""
         return -(-max(1, sum(map(_num_words, self.leaves))) // LANES) * LANES
 
     def pack(self, tree: PyTree) -> Array:
-        """int32 [..., W] of a tree whose leaves are [..., leaf shape]."""
+        """int32 words [..., W] of a tree with leaves [..., leaf shape]."""
         leaves = self.treedef.flatten_up_to(tree)
         batch = leaves[0].shape[: leaves[0].ndim - len(self.leaves[0].shape)]
         for x, leaf in zip(leaves, self.leaves, strict=True):
@@ -105,7 +110,7 @@ class Codec:
         return lax.bitcast_convert_type(jnp.concatenate(words, axis=-1), jnp.int32)
 
     def unpack(self, words: Array) -> PyTree:
-        """The tree, leaves [..., leaf shape], of int32 words [..., W]."""
+        """The tree, leaves [..., leaf shape], stored in int32 words [..., W]."""
         words = lax.bitcast_convert_type(words, jnp.uint32)
         leaves, begin = [], 0
         for leaf in self.leaves:

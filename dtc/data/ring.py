@@ -1,10 +1,10 @@
-"""The ring of packed rows on every device, sampled half near the write head, half anywhere.
+"""The replay ring: half of its samples come from the newest rows, half from all rows.
 
-Each device keeps the rows of its own environments, time-major, in HBM; the write head is one
-number, the same on every device. Rows are packed into a multiple of 128 words: adding is one
-`dynamic_update_slice`, sampling one gather of whole rows. A second array of the same slots holds
-the latents that acting wrote and updates refresh with one scatter of whole rows. Nothing copies a
-ring and nothing crosses devices. All functions work inside `shard_map` and outside of it alike.
+Each device keeps the rows of its own environments in HBM, time-major; the write head is a scalar
+that is equal on all devices. Rows are packed into a multiple of 128 words: adding is one
+`dynamic_update_slice`, sampling one gather of whole rows. A second array with the same slots holds
+latents, which acting writes and updates refresh by one scatter of whole rows. No operation copies a
+ring or moves data between devices. All functions work inside and outside of `shard_map`.
 """
 
 import math
@@ -22,14 +22,14 @@ from dtc.core import mesh
 from dtc.core.types import Array, Key, PyTree, Row
 from dtc.data.codec import Codec
 
-HISTORY_CHUNK = 1024  # slots unpacked at a time: the device needs room for as many rows
+HISTORY_CHUNK = 1024  # slots unpacked at a time, which limits the device memory needed
 
 
 class Layout(NamedTuple):
-    """How rows and latents are packed (static)."""
+    """The packing of rows and latents (static)."""
 
     row: Codec
-    latent: Codec | None  # None where no latents are stored
+    latent: Codec | None  # None: no latents are stored
 
 
 @partial(
@@ -39,38 +39,38 @@ class Layout(NamedTuple):
 )
 @dataclass(frozen=True)
 class Ring:
-    """One device's rows and latents (outside `shard_map`: all of them) and the head they share."""
+    """Rows and latents of one device (outside `shard_map`: of all) and their common write head."""
 
     rows: Array  # [M, N, W] int32, packed Row
-    latents: Array | None  # [M, N, V] int32, packed latents; None where none are stored
+    latents: Array | None  # [M, N, V] int32, packed latents; None: none are stored
     head: Array  # [] int32, slot written next, the same on every device
     filled: Array  # [] int32, rows written so far, at most M
     layout: Layout
 
 
 class SampleIndex(NamedTuple):
-    """Where the sequences of this device were read."""
+    """The positions in the ring of this device's sequences."""
 
-    id: Array  # [B] int32, global number of the sample: even frontier, odd episodic
-    env: Array  # [B] int32, environment among this device's
+    id: Array  # [B] int32, global id of the sample: even frontier, odd episodic
+    env: Array  # [B] int32, index among this device's environments
     slot: Array  # [B] int32, ring slot of the context row; the T rows follow it, modulo M
 
     @property
     def is_frontier(self) -> Array:
-        """[B] bool: the sample is of the frontier half."""
+        """[B] bool: the sample belongs to the frontier half."""
         return self.id % 2 == 0
 
 
 class Sample(NamedTuple):
-    """Sequences of the ring, this device's share."""
+    """This device's share of the sampled sequences."""
 
-    rows: Row  # [T + 1, B, ...], the first of each is context
+    rows: Row  # [T + 1, B, ...], row 0 is context
     latents: PyTree | None  # [B, ...] stored with the context rows
     sampled: SampleIndex
 
 
 def init(num_envs: int, slots: int, layout: Layout) -> Ring:
-    """An empty ring of `num_envs` environments (inside `shard_map`: of this device's)."""
+    """An empty ring for `num_envs` environments (inside `shard_map`: those of this device)."""
 
     def zeros(codec: Codec) -> Array:
         return mesh.vary(jnp.zeros((slots, num_envs, codec.num_words), jnp.int32))
@@ -80,7 +80,7 @@ def init(num_envs: int, slots: int, layout: Layout) -> Ring:
 
 
 def specs(layout: Layout) -> Ring:
-    """The PartitionSpecs of a Ring: rows and latents over every device, the head replicated."""
+    """The PartitionSpecs of a Ring: rows and latents split over all devices, scalars replicated."""
     rows: Any = mesh.SHARDED_TIME_MAJOR
     latents: Any = None if layout.latent is None else mesh.SHARDED_TIME_MAJOR
     scalar: Any = mesh.REPLICATED
@@ -88,20 +88,23 @@ def specs(layout: Layout) -> Ring:
 
 
 def add(ring: Ring, rows_RN: Row, latents_RN: PyTree | None) -> Ring:
-    """The ring after R more rows of each environment, over the oldest once it is full.
+    """The ring with R more rows of each environment; once it is full they replace the oldest.
 
     Args:
       ring: consumed (updated in place when donated).
       rows_RN: leaves [R, N, ...]; R divides M and the R of all calls before, so no write wraps.
-      latents_RN: what is stored beside each row, leaves [R, N, ...]; None: zeros, for updates to
-        refresh. Not read where none is stored.
+      latents_RN: latents of these rows, leaves [R, N, ...]; None: zeros, until an update writes
+        them. Ignored if the ring stores no latents.
+
+    Raises:
+      ValueError: R does not divide M.
     """
     rows_RNW = ring.layout.row.pack(rows_RN)
     num_rows, slots = rows_RNW.shape[0], ring.rows.shape[0]
     if slots % num_rows:
         raise ValueError(
-            f"run.collect_steps={num_rows} must divide replay.slots={slots} (no add wraps); "
-            f"use run.collect_steps={math.gcd(num_rows, slots)}."
+            f"run.collect_steps={num_rows} must divide replay.slots={slots} (a write must not "
+            f"wrap). Use run.collect_steps={math.gcd(num_rows, slots)}."
         )
     rows = lax.dynamic_update_slice_in_dim(ring.rows, rows_RNW, ring.head, axis=0)
     latents = ring.latents
@@ -124,8 +127,8 @@ def env_blocks(num_samples: int, num_envs: int) -> tuple[np.ndarray, np.ndarray]
     """[B] first and past-the-end environment of each sample; samples 2j and 2j + 1 share block j.
 
     Block j of B/2 is floor(2jN/B) .. floor(2(j+1)N/B), at least one environment. B and N may be
-    those of one device: where B is a multiple of 2 x devices and N of devices, its blocks are the
-    global ones less its first environment. So no sample needs another device, on any mesh.
+    those of one device: if B is a multiple of 2 x devices and N of devices, its blocks are the
+    global ones shifted by its first environment. So no sample needs rows of another device.
     """
     block_B = np.arange(num_samples, dtype=np.int64) // 2
     low_B = 2 * block_B * num_envs // num_samples
@@ -134,15 +137,17 @@ def env_blocks(num_samples: int, num_envs: int) -> tuple[np.ndarray, np.ndarray]
 
 
 def draw(ring: Ring, keys_B: Key, id_B: Array, cfg: ReplayConfig) -> SampleIndex:
-    """This device's share of the update's samples: an environment and a window of each.
+    """Draws this device's share of the samples: an environment and a window for each.
 
     With rows counted from the oldest (0) to the newest (filled - 1), a window of T + 1 rows starts
-    at 0 .. filled - T - 1 and so never crosses the write head. Episodic samples start uniformly
-    there, frontier samples uniformly where the window lies in the newest F rows. O(1) a sample.
+    at 0 .. filled - T - 1 and so never crosses the write head. Episodic samples start uniformly in
+    that range, frontier samples uniformly where the window lies in the newest F rows. The cost per
+    sample is O(1).
 
     Args:
-      ring: holds at least T + 1 rows of each environment (else windows show unwritten zeros).
-      keys_B: a key of each sample, by its global number `id_B`; B is even and a device's share.
+      ring: holds at least T + 1 rows of each environment (else windows contain unwritten zeros).
+      keys_B: one key for each sample, made from its global id.
+      id_B: global ids of this device's samples; B is even.
     """
     num_local, slots = id_B.shape[0], ring.rows.shape[0]
     assert num_local % 2 == 0, "replay.batch must be a multiple of 2 x devices"
@@ -161,7 +166,7 @@ def draw(ring: Ring, keys_B: Key, id_B: Array, cfg: ReplayConfig) -> SampleIndex
 
 
 def sample(ring: Ring, keys_B: Key, id_B: Array, cfg: ReplayConfig) -> Sample:
-    """Sequences of T rows and the row before each; arguments as of `draw`."""
+    """Samples sequences of T rows with the row before each; arguments as in `draw`."""
     index = draw(ring, keys_B, id_B, cfg)
     slot_TB = (index.slot[None] + jnp.arange(cfg.length + 1)[:, None]) % ring.rows.shape[0]
     rows_TB = ring.layout.row.unpack(_gather(ring.rows, slot_TB, index.env[None]))
@@ -174,24 +179,25 @@ def sample(ring: Ring, keys_B: Key, id_B: Array, cfg: ReplayConfig) -> Sample:
 def _gather(ring: Array, slot: Array, env: Array) -> Array:
     """[..., W] words of `ring` [M, N, W] at slots and environments [...]: one gather of whole rows.
 
-    By two indices: a flat view is a copy of the ring on a TPU where N is not a multiple of 8.
+    It uses two indices since a flat view would copy the ring on a TPU if N is not a multiple of 8.
     """
     return ring.at[slot, env].get(mode="clip")
 
 
 def write_back(ring: Ring, index: SampleIndex, latents_TB: PyTree) -> Ring:
-    """The ring with the latents of rows 1..T of each sampled window replaced by newer ones.
+    """The ring with the latents of rows 1..T of each sampled window replaced.
 
-    As if written in ascending sample id: the last wins where windows overlap. Context rows stay.
-    The ring is unchanged where no latents are stored.
+    The result is that of writing in ascending sample id: the last write wins where windows overlap.
+    Latents of context rows stay. A ring without latents is returned unchanged.
 
-    One scatter of whole rows whose targets are distinct, as overwritten rows are dropped: a loop
-    over the T-row windows makes TPU and CPU copy the ring, and equal targets have no order.
+    This is one scatter of whole rows with distinct targets: rows that a later sample overwrites are
+    dropped, since equal targets have no order. A loop over windows makes TPU and CPU copy the ring.
 
     Args:
-      ring: the one `index` was sampled from, nothing added since (consumed, updated in place).
-      latents_TB: leaves [T, B, ...], the posteriors of rows 1..T, which depend on the sample's
-        context (were they not, reading it could come last and XLA would copy the ring for it).
+      ring: the ring that `index` was sampled from, with nothing added since (consumed, updated in
+        place).
+      latents_TB: leaves [T, B, ...], the posteriors of rows 1..T. They depend on the latents read
+        from the ring, so XLA orders that read before this write; otherwise it might copy the ring.
     """
     if ring.layout.latent is None or ring.latents is None:
         return ring
@@ -215,19 +221,19 @@ def _is_last(index: SampleIndex, num_slots: int, length: int) -> Array:
 
 
 def history(ring: Ring, newest: int | None = None) -> tuple[Row, PyTree | None]:
-    """Stored rows on the host, oldest first, and their latents: leaves [filled, N, ...].
+    """Stored rows and their latents as NumPy arrays, oldest first: leaves [filled, N, ...].
 
-    For tools and figures, outside `shard_map`. The ring may be split over devices, but all of it
-    must belong to this process; NumPy memory of the unpacked ring's size is needed.
+    For tools and figures, outside `shard_map`. The ring may be split over devices of this process.
+    Host memory must hold the unpacked rows.
 
     Args:
-      newest: so many of the newest rows alone; all of them by default.
+      newest: number of newest rows to return; default: all.
 
     Raises:
       ValueError: another process holds a part of the ring.
     """
     if not ring.rows.is_fully_addressable:
-        raise ValueError("ring.history needs the whole ring on this process; use one process.")
+        raise ValueError("ring.history needs the whole ring in this process. Use one process.")
     filled = int(ring.filled) if newest is None else min(newest, int(ring.filled))
     slot_F = (int(ring.head) - filled + np.arange(filled)) % ring.rows.shape[0]
     rows = _unpack_on_host(ring.rows, slot_F, ring.layout.row)

@@ -1,14 +1,14 @@
-"""Two arms that pay nothing: one always shows the same symbol, the other one of many.
+"""A two-armed bandit without reward: one arm always shows the same symbol, the other a random one.
 
 Actions      int32 []: 0 the dull arm, 1 the noisy arm.
-Observation  symbol uint8 []: 0 before the first pull, 1 after the dull arm, 2 .. 1 + `num_symbols`
-             with equal chances after the noisy arm.
+Observation  symbol uint8 []: 0 before the first pull, 1 after the dull arm, uniform in
+             2 .. 1 + `num_symbols` after the noisy arm.
 Reward       0.
 Termination  never.
 Truncation   after `pulls` pulls.
 
-The symbol of the noisy arm cannot be predicted, but its distribution can: once that is learned, an
-agent that seeks what it does not know yet has no reason to prefer either arm.
+The symbol of the noisy arm cannot be predicted, but its distribution can be learned. After that,
+an agent that seeks epistemic uncertainty has no reason to prefer either arm.
 """
 
 from collections.abc import Mapping
@@ -23,13 +23,13 @@ DULL, NOISY = range(2)
 
 
 class BanditState(NamedTuple):
-    """How often an arm has been pulled."""
+    """State of the bandit."""
 
-    pulls: Array  # [] int32
+    pulls: Array  # [] int32, number of pulls so far
 
 
 def bandit(pulls: int = 8, num_symbols: int = 16) -> Environment:
-    """The bandit: `pulls` pulls an episode, `num_symbols` (1-254) symbols on the noisy arm."""
+    """The bandit with `pulls` pulls per episode and `num_symbols` (1-254) on the noisy arm."""
     if pulls < 1:
         raise ValueError(f"pulls={pulls} must be at least 1. Use 8.")
     if not 1 <= num_symbols <= 254:

@@ -1,4 +1,4 @@
-"""The environments by name; what follows a slash is an argument: deepsea/20, gymnax/CartPole-v1."""
+"""The environments by name. Text after a slash is an argument: deepsea/20, gymnax/CartPole-v1."""
 
 import difflib
 from collections.abc import Callable
@@ -24,17 +24,17 @@ ENVIRONMENTS: dict[str, Maker] = {
     "noisytv": lambda **settings: noisytv(feeder_ego(**settings)),
     "deepsea": deepsea,
 }
-FAMILIES: dict[str, Callable[[str], Maker]] = {  # by what stands before the slash
+FAMILIES: dict[str, Callable[[str], Maker]] = {  # by the text before the slash
     "deepsea": sized,
     "gymnax": find_gymnax,
 }
 
 
 def find(name: str) -> Maker:
-    """The function that makes the environment called `name`; makes no array itself.
+    """The function that makes the environment called `name`; finding it creates no JAX array.
 
     Raises:
-      ValueError: there is none, or it needs what is not installed.
+      ValueError: the environment is unknown, or its package is not installed.
     """
     if name in ENVIRONMENTS:
         return ENVIRONMENTS[name]
@@ -51,5 +51,5 @@ def find(name: str) -> Maker:
 
 
 def make(name: str, **settings: Any) -> Environment:
-    """The environment called `name`; `settings` are the arguments of its function."""
+    """The environment called `name`, made with the arguments `settings`."""
     return find(name)(**settings)

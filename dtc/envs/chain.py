@@ -1,10 +1,10 @@
-"""A ring of five cells that pays 1 a step: the value targets of a known return.
+"""A ring of five cells with reward 1 per step, for tests of values against known returns.
 
-Actions      int32 []: 0 stay, 1 forward, 2 back. On even cells back is masked, on odd ones forward;
+Actions      int32 []: 0 stay, 1 forward, 2 back. Back is masked on even cells, forward on odd ones;
              a masked action stays.
 Observation  cell uint8 [] (0-4), step uint8 [] (steps taken).
-Reward       1 a step, whatever is done: the return of t steps is (1 - gamma^t) / (1 - gamma), that
-             of endless ones 1 / (1 - gamma).
+Reward       1 per step for every action. The return of t steps is (1 - gamma^t) / (1 - gamma), that
+             of an endless episode 1 / (1 - gamma).
 Termination  after `length` steps with `terminates`, else never.
 Truncation   after `length` steps without `terminates`, else never.
 """
@@ -23,7 +23,7 @@ NUM_ACTIONS = 3
 
 
 class ChainState(NamedTuple):
-    """Where on the ring, and when."""
+    """State of the ring."""
 
     cell: Array  # [] int32
     step_count: Array  # [] int32
@@ -36,7 +36,7 @@ def action_mask(cell: Array) -> Array:
 
 
 def chain(length: int = 16, terminates: bool = False) -> Environment:
-    """The ring, ended after `length` steps (1-255) by truncation, or with `terminates` for good."""
+    """The ring, truncated after `length` steps (1-255), or terminated with `terminates`."""
     if not 1 <= length <= 255:
         raise ValueError(f"length={length} must be 1 to 255 steps. Use 16.")
 

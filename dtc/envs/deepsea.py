@@ -1,19 +1,19 @@
-"""DeepSea: a treasure behind `size` moves to the right, each of which costs a little.
+"""DeepSea: a treasure behind `size` moves to the right, each with a small cost.
 
 Osband et al. 2019, "Deep exploration via randomized value functions" (arXiv:1703.07608), with the
 rewards of bsuite (arXiv:1908.03568).
 
-Actions      int32 []: 0 or 1. Which of the two means right is drawn once for each cell, from
-             `seed`; the other one means left. Against a wall the column stays.
-Observation  cell []: row x size + column, and size^2 once below the last row; uint8, from size 16
-             on uint16.
-Reward       float32 []: -0.01 / size for a move to the right, +1 for the one from the cell at the
-             bottom right, which only a descent that never went left comes to.
-Termination  after `size` steps: each leads one row down.
+Actions      int32 []: 0 or 1. One of them moves right, the other left; `seed` determines which one
+             for each cell. At a wall the column stays.
+Observation  cell []: row x size + column, or size^2 below the last row; uint8, from size 16 on
+             uint16.
+Reward       float32 []: -0.01 / size for a move to the right, +1 for a move to the right from the
+             bottom right cell, which is reached only by moving right in every row.
+Termination  after `size` steps; each moves one row down.
 Truncation   never.
 
-The best return is 0.99. One of the 2^size action sequences earns it, and nothing on its way says
-so: every other one earns at most 0.
+The best return is 0.99. Only one of the 2^size action sequences earns it; all others earn at most
+0, and no reward on the way leads to it.
 """
 
 from collections.abc import Callable, Mapping
@@ -27,18 +27,18 @@ import numpy as np
 from dtc.core.types import Array, ArraySpec, Environment, EnvSpec, GridMap, Key, PyTree, TimeStep
 
 SIZES = range(2, 101)
-MOVE_COST, TREASURE = 0.01, 1.0  # the cost is that of a whole descent
+MOVE_COST, TREASURE = 0.01, 1.0  # MOVE_COST is the sum over `size` moves to the right
 
 
 class DeepSeaState(NamedTuple):
-    """Where the diver is."""
+    """Position of the agent."""
 
-    row: Array  # [] int32, 0 .. size: the steps taken
+    row: Array  # [] int32, 0 .. size: number of steps taken
     column: Array  # [] int32, 0 .. size - 1
 
 
 def sized(text: str) -> Callable[..., Environment]:
-    """The function that makes the sea whose size is written in `text`, as in deepsea/20."""
+    """The function that makes DeepSea of the size in `text`, e.g. '20' of deepsea/20."""
     if text not in map(str, SIZES):
         raise ValueError(_rule(text))
     return partial(deepsea, int(text))
@@ -49,7 +49,7 @@ def _rule(size: int | str) -> str:
 
 
 def deepsea(size: int = 10, seed: int = 0) -> Environment:
-    """A sea of `size` x `size` cells (2-100) whose actions are dealt out by `seed`."""
+    """DeepSea with `size` x `size` cells (2-100); `seed` determines the meaning of actions."""
     if size not in SIZES:
         raise ValueError(_rule(size))
     right_by_cell = np.random.default_rng(seed).integers(2, size=(size, size), dtype=np.int32)

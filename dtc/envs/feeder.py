@@ -1,6 +1,6 @@
-"""The Feeder: a 16x16 grid of resources to collect, seen as a whole or through a 7x7 window.
+"""The Feeder: a 16x16 grid of resources to collect, observed as a whole or through a 7x7 view.
 
-Actions      int32 []: 0 up, 1 down, 2 left, 3 right, 4 collect. A move into a wall stays put.
+Actions      int32 []: 0 up, 1 down, 2 left, 3 right, 4 collect. A move into a wall has no effect.
 Observation  `feeder`: grid uint8[16, 16] (kind 0-7, 255 empty); `feeder_ego`: view uint8[7, 7]
              around the agent (kind 0-7, 8 empty, 9 outside the grid); both: inventory uint8[8] and
              position uint8[2].
@@ -9,9 +9,9 @@ Reward       float32 []: -0.01 for each of the four moves, +1 for a collected re
 Termination  the grid is empty.
 Truncation   after `max_steps` steps, unless the grid is empty.
 
-Nothing respawns. An inventory slot holds 16; what is collected beyond that is lost and pays
-nothing, so every grid can be emptied. `reward="legacy"` pays +0.1 for every entry, as the source
-document does: bouncing between two resource cells then earns more than collecting everything.
+Resources do not respawn. An inventory slot holds 16; a resource collected beyond that disappears
+without reward, so every grid can be emptied. `reward="legacy"` pays +0.1 for every entry, as in the
+source document: moving between two resource cells then earns more than collecting everything.
 """
 
 from collections.abc import Callable, Mapping
@@ -28,7 +28,7 @@ from dtc.core.types import Array, ArraySpec, Environment, EnvSpec, GridMap, Key,
 SIZE = 16
 NUM_CELLS = SIZE * SIZE
 NUM_KINDS = 8
-EMPTY = 255  # the largest uint8, so that a grid is empty when its minimum is
+EMPTY = 255  # the largest uint8, so that a grid is empty if its minimum is EMPTY
 CAPACITY = 16  # of an inventory slot
 UP, DOWN, LEFT, RIGHT, COLLECT = range(5)
 NUM_ACTIONS = 5
@@ -38,18 +38,18 @@ VIEW = 7  # side of the egocentric view
 VIEW_EMPTY, VIEW_OUTSIDE, VIEW_CLASSES = NUM_KINDS, NUM_KINDS + 1, NUM_KINDS + 2
 FLAT_SIZE = NUM_CELLS + NUM_KINDS + 2
 
-WAYPOINTS = np.array([[3, 3], [3, 12], [12, 12], [12, 3]])  # from which the 7x7 view covers most
-LEG = 16  # steps the scripted policy heads for one waypoint
+WAYPOINTS = np.array([[3, 3], [3, 12], [12, 12], [12, 3]])  # their 7x7 views cover most of the grid
+LEG = 16  # steps that the scripted policy spends on one waypoint
 
 Obs = Mapping[str, Array]
 
 
 @dataclass(frozen=True)
 class FeederConfig:
-    """Rules that are fixed at compile time."""
+    """Rules fixed at compile time."""
 
     reward: str = (
-        "first"  # +0.1 on the first entry of a resource cell: first | on every one: legacy
+        "first"  # +0.1 for the first entry of a resource cell (first) or for every one (legacy)
     )
     max_steps: int = 256  # steps until truncation
 
@@ -63,13 +63,13 @@ class FeederConfig:
 
 
 class FeederParams(NamedTuple):
-    """Numbers that may differ between runs of one compiled program."""
+    """Parameters that may change without a new compilation."""
 
-    density: Any  # [] float32, chance that a cell holds a resource at the reset
+    density: Any  # [] float32, probability that a cell holds a resource at the reset
 
 
 class FeederState(NamedTuple):
-    """The source document's five fields, the visited mask, and the count at the reset."""
+    """The source document's five fields, the visited mask and the initial number of resources."""
 
     position: Array  # [2] int32, row and column
     grid: Array  # [16, 16] uint8, kind 0-7 or 255
@@ -81,30 +81,30 @@ class FeederState(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What one step brought."""
+    """Result of one step."""
 
     reward: Array  # [] float32
     collected: Array  # [] bool, a resource went into the inventory
-    entered: Array  # [] bool, the +0.1 was paid
+    entered: Array  # [] bool, +0.1 was paid
 
 
 def _cell(position: Array) -> Array:
-    """[] int32 number of a cell, 0-255."""
+    """[] int32 number of the cell at `position`, 0-255."""
     return position[0] * SIZE + position[1]
 
 
 def _visited_bit(position: Array) -> Array:
-    """[8] uint32 with the one bit of the cell at `position` set."""
+    """[8] uint32 with only the bit of the cell at `position` set."""
     cell = _cell(position)
     bit = jnp.uint32(1) << (cell % 32).astype(jnp.uint32)
     return jnp.where(jnp.arange(NUM_CELLS // 32) == cell // 32, bit, jnp.uint32(0))
 
 
 def initial_state(key: Key, params: FeederParams) -> FeederState:
-    """A freshly drawn grid and position: one 32-bit draw a cell and one for the position.
+    """A random grid and position, from one 32-bit draw per cell and one for the position.
 
-    Of a cell's draw the low 3 bits are the kind and the other 29 decide whether it is there, so the
-    two are independent.
+    The low 3 bits of a cell's draw are the kind of its resource, the other 29 decide whether there
+    is one, so the two are independent.
     """
     bits = jax.random.bits(key, (NUM_CELLS + 1,))
     is_there = (bits[:-1] >> 3) < jnp.uint32(params.density * (1 << 29))
@@ -122,14 +122,14 @@ def initial_state(key: Key, params: FeederParams) -> FeederState:
 
 
 def _moved(position: Array, action: Array) -> Array:
-    """[2] int32 position after the action, at most one cell further."""
+    """[2] int32 position after the action."""
     down = (action == DOWN).astype(jnp.int32) - (action == UP).astype(jnp.int32)
     right = (action == RIGHT).astype(jnp.int32) - (action == LEFT).astype(jnp.int32)
     return jnp.clip(position + jnp.stack([down, right]), 0, SIZE - 1)
 
 
 def advance(state: FeederState, action: Array, cfg: FeederConfig) -> tuple[FeederState, Outcome]:
-    """The state after `action` and what it brought; deterministic."""
+    """The state after `action`, and its Outcome; deterministic."""
     position = _moved(state.position, action)
     kind = state.grid[position[0], position[1]]
     is_collect = action == COLLECT
@@ -144,7 +144,7 @@ def advance(state: FeederState, action: Array, cfg: FeederConfig) -> tuple[Feede
         + COLLECT_REWARD * collected.astype(jnp.float32)
         + ENTRY_REWARD * entered.astype(jnp.float32)
     )
-    # uint8 holds every cell number: four times the lanes of an int32 comparison.
+    # uint8 holds every cell number and compares four times as many lanes as int32.
     cells = jnp.arange(NUM_CELLS, dtype=jnp.uint8).reshape(SIZE, SIZE)
     is_emptied = is_collect & (cells == _cell(position).astype(jnp.uint8))
     after = FeederState(
@@ -167,12 +167,12 @@ def _carried(state: FeederState) -> Obs:
 
 
 def global_obs(state: FeederState) -> Obs:
-    """The whole grid, the inventory and the position."""
+    """The observation of `feeder`: the whole grid, the inventory and the position."""
     return {"grid": state.grid, **_carried(state)}
 
 
 def ego_obs(state: FeederState) -> Obs:
-    """The 7x7 cells around the agent, the inventory and the position."""
+    """The observation of `feeder_ego`: the 7x7 view, the inventory and the position."""
     return {"view": view(state), **_carried(state)}
 
 
@@ -202,10 +202,10 @@ def encode_ego(obs: Obs) -> dict[str, Array]:
 
 
 def scripted(key: Key, state: FeederState, params: FeederParams) -> Array:
-    """[] int32 action of a greedy forager that sees the 7x7 view, and of the rest what it carries.
+    """[] int32 action of a greedy policy that uses the 7x7 view, inventory and position only.
 
-    It collects where it stands on something it has room for, else goes to the nearest such cell in
-    view, else heads for the next of four waypoints.
+    It collects a resource on its own cell if the inventory has room for it. Otherwise it goes to
+    the nearest such resource in view, or, if there is none, to the next of four waypoints.
     """
     del key, params
     seen = view(state)
@@ -226,7 +226,7 @@ def scripted(key: Key, state: FeederState, params: FeederParams) -> Array:
 def _timestep(
     state: FeederState, outcome: Outcome, obs: Obs, max_steps: int, is_first: bool
 ) -> TimeStep:
-    """What a state shows, after a reset (`is_first`) or a step."""
+    """The TimeStep of a state after a reset (`is_first`) or a step."""
     can_end = jnp.bool_(not is_first)
     terminated = can_end & (jnp.min(state.grid) == EMPTY)
     num_collected = jnp.sum(state.inventory).astype(jnp.float32)
@@ -249,7 +249,7 @@ def _timestep(
 def _environment(
     spec: EnvSpec, observe: Callable[[FeederState], Obs], cfg: FeederConfig, density: float
 ) -> Environment:
-    """The rules behind one of the two observations."""
+    """The Feeder with one of the two observations."""
 
     def reset(key: Key, params: FeederParams) -> tuple[FeederState, TimeStep]:
         state = initial_state(key, params)
@@ -277,7 +277,7 @@ def _spec(name: str, seen: dict[str, ArraySpec], encode: Any, cfg: FeederConfig)
 
 
 def feeder(reward: str = "first", max_steps: int = 256, density: float = 0.3) -> Environment:
-    """The Feeder that shows the whole grid, encoded as the source document's bfloat16[266]."""
+    """The Feeder with the whole grid observed, encoded as the source document's bfloat16[266]."""
     cfg = FeederConfig(reward, max_steps)
     grid = ArraySpec((SIZE, SIZE), jnp.uint8, low=0, high=EMPTY)
     spec = _spec("feeder", {"grid": grid}, encode_global, cfg)
@@ -285,14 +285,14 @@ def feeder(reward: str = "first", max_steps: int = 256, density: float = 0.3) ->
 
 
 def feeder_ego(reward: str = "first", max_steps: int = 256, density: float = 0.3) -> Environment:
-    """The Feeder that shows the 7x7 cells around the agent: the learning task."""
+    """The Feeder with the 7x7 cells around the agent observed: the learning task."""
     cfg = FeederConfig(reward, max_steps)
     cells = ArraySpec((VIEW, VIEW), jnp.uint8, num_classes=VIEW_CLASSES)
     spec = _spec("feeder_ego", {"view": cells}, encode_ego, cfg)
     return _environment(spec, ego_obs, cfg, density)
 
 
-# The source document's function forms: every function takes a key and returns a new one.
+# The source document's functions, which take a key and return a new one.
 
 
 def seed_reset(key: Key) -> tuple[Key, FeederState]:
@@ -315,7 +315,7 @@ def state_to_observation(state: FeederState) -> Array:
 
 
 def validate_env_state(state: FeederState) -> None:
-    """Raises ValueError where a field has another shape or dtype; also works while tracing."""
+    """Raises ValueError if a field has a wrong shape or dtype; also works while tracing."""
     wanted = jax.eval_shape(initial_state, jax.random.key(0), feeder().params)
     for name, want, got in zip(FeederState._fields, wanted, state, strict=True):
         if (got.shape, got.dtype) != (want.shape, want.dtype):
@@ -337,7 +337,7 @@ def create_jax_env_fns(config: Any) -> tuple[Callable[..., Any], Callable[..., A
     for name, want in (("obs_dim", FLAT_SIZE), ("action_dim", NUM_ACTIONS)):
         if getattr(config, name) != want:
             raise ValueError(
-                f"{name}={getattr(config, name)} does not fit the Feeder, which has {want}. "
+                f"{name}={getattr(config, name)} does not match the Feeder, which has {want}. "
                 f"Use {name}={want}."
             )
 
@@ -348,7 +348,7 @@ def create_jax_env_fns(config: Any) -> tuple[Callable[..., Any], Callable[..., A
     def step_fn(state: FeederState, action: Array) -> tuple[FeederState, Array, Array, Array]:
         chosen = jnp.argmax(action, -1) if action.ndim == 2 else action
         env = feeder()
-        key = jax.random.key(0)  # the Feeder's step draws nothing
+        key = jax.random.key(0)  # unused: the Feeder's step is deterministic
         state, timestep = jax.vmap(env.step, (None, 0, 0, None))(key, state, chosen, env.params)
         return state, jax.vmap(state_to_observation)(state), timestep.reward, timestep.last
 

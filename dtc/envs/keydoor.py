@@ -1,20 +1,20 @@
-"""Four rooms, a key and a locked door: one reward that a random walk almost never finds.
+"""Four rooms, a key and a locked door: a single reward that a random walk almost never finds.
 
-The layout is `LAYOUT`, always the same: from the start S to the key K, back through the start's
-room to the door D, and through it to the goal G in the far corner of the only room behind it.
+The layout `LAYOUT` is fixed. The way leads from the start S to the key K, back through the start's
+room to the door D, and through the door to the goal G in the far corner of the room behind it.
 
-Actions      int32 []: 0 up, 1 down, 2 left, 3 right, 4 use. A move into a wall or the shut door
-             stays put. Use picks the key up on its cell; it opens the door, for the rest of the
-             episode, with the key from a cell that shares an edge with the door's; elsewhere it
-             does nothing. The key is kept.
+Actions      int32 []: 0 up, 1 down, 2 left, 3 right, 4 use. A move into a wall or the closed door
+             has no effect. Use picks up the key on the key's cell. With the key, and on a cell
+             that shares an edge with the door, it opens the door for the rest of the episode; the
+             key is kept. Elsewhere it has no effect.
 Observation  row uint8 [] and column uint8 [] (0-12), key uint8 [] (1: carried), door uint8 []
-             (1: open): with the rules above, everything but the time.
-Reward       +1 on reaching the goal, else 0.
+             (1: open): the full state except for the time.
+Reward       +1 on reaching the goal, otherwise 0.
 Termination  the goal is reached.
 Truncation   after `max_steps` steps, unless the goal is reached by then.
 
-Where, with or without the key, door shut or open: these states can be counted. `state_id` numbers
-them, `reachable` says which there are.
+The states (position, key, door) can be enumerated: `state_id` numbers them, and `reachable` tells
+which of them can occur.
 """
 
 from collections.abc import Mapping
@@ -44,7 +44,7 @@ ROOMS = """
 LAYOUT = np.array([list(line) for line in ROOMS.split()])
 SIZE = 13
 STATES = (SIZE, SIZE, 2, 2)  # row, column, key, door
-NUM_STATES = SIZE * SIZE * 4  # numbered, walls included; `reachable` says which can be met
+NUM_STATES = SIZE * SIZE * 4  # including walls; `reachable` tells which can occur
 UP, DOWN, LEFT, RIGHT, USE = range(5)
 NUM_ACTIONS = 5
 
@@ -56,7 +56,7 @@ def _id(row: Any, column: Any, key: Any, door: Any) -> Any:
 
 
 def _place(symbol: str) -> tuple[int, int]:
-    """(row, column) of the one cell that `symbol` marks."""
+    """(row, column) of the only cell marked with `symbol`."""
     [(row, column)] = np.argwhere(symbol == LAYOUT)
     return int(row), int(column)
 
@@ -65,7 +65,7 @@ START, DOOR = _place("S"), _place("D")
 
 
 def _rules() -> np.ndarray:
-    """[states, actions] int32: the state after each action, without an end at the goal."""
+    """[states, actions] int32: the state after each action, ignoring termination at the goal."""
     row, column, key, door = np.indices(STATES).reshape(4, NUM_STATES, 1)
     action = np.arange(NUM_ACTIONS)
     to_row = np.clip(row + (action == DOWN) - (action == UP), 0, SIZE - 1)
@@ -87,12 +87,12 @@ IS_GOAL = np.broadcast_to((LAYOUT == "G")[:, :, None, None], STATES).reshape(-1)
 
 
 def state_id(obs: Obs) -> Any:
-    """int32 number of the state behind an observation, below NUM_STATES; any leading dims."""
+    """int32 state number of an observation, below NUM_STATES; any leading dims."""
     return _id(*(obs[name].astype(np.int32) for name in ("row", "column", "key", "door")))
 
 
 def reachable() -> np.ndarray:
-    """[NUM_STATES] bool: the states some episode visits, by breadth-first search over the rules."""
+    """[NUM_STATES] bool: the states that can occur, by breadth-first search over the rules."""
     seen = np.arange(NUM_STATES) == FIRST
     frontier = seen
     while frontier.any():
@@ -104,7 +104,7 @@ def reachable() -> np.ndarray:
 
 
 def distances() -> np.ndarray:
-    """[NUM_STATES] int32: fewest steps to the goal, NUM_STATES where there is no way."""
+    """[NUM_STATES] int32: steps to the goal on a shortest path; NUM_STATES if there is none."""
     distance = np.where(IS_GOAL, 0, NUM_STATES).astype(np.int32)
     for steps in range(1, NUM_STATES):
         is_next = (distance[AFTER] == steps - 1).any(1) & (distance == NUM_STATES)
@@ -118,14 +118,14 @@ SHORTEST = distances()[AFTER].argmin(1).astype(np.int32)  # [NUM_STATES], an opt
 
 
 class KeyDoorState(NamedTuple):
-    """Where, with what, and when."""
+    """State of the environment."""
 
-    id: Array  # [] int32, as `state_id`
+    id: Array  # [] int32, see `state_id`
     step_count: Array  # [] int32
 
 
 def observe(state: KeyDoorState) -> dict[str, Array]:
-    """The four numbers of the state."""
+    """The observation: row, column, key and door."""
     numbers = jnp.unravel_index(state.id, STATES)
     names = ("row", "column", "key", "door")
     return {name: x.astype(jnp.uint8) for name, x in zip(names, numbers, strict=True)}
@@ -134,9 +134,9 @@ def observe(state: KeyDoorState) -> dict[str, Array]:
 def encode(obs: Mapping[str, Array]) -> dict[str, Array]:
     """{'cell': one-hot float32[2, 13] of row and column, 'has': [2, 2] of key and door}.
 
-    Categories rather than numbers: neighbouring cells differ as much as distant ones where a wall
-    is between them, and the cross-entropy of a key that is picked up once an episode does not fade
-    beside the position's, as a squared error would.
+    Categories rather than numbers, for two reasons. Neighbouring cells with a wall between them
+    differ as much as distant ones. And the squared error of a key that is picked up once per
+    episode would be negligible beside that of the position; its cross-entropy is not.
     """
     cell = jnp.stack([obs["row"], obs["column"]])
     has = jnp.stack([obs["key"], obs["door"]])
@@ -144,13 +144,13 @@ def encode(obs: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def scripted(key: Key, state: KeyDoorState, params: PyTree) -> Array:
-    """[] int32 action on a shortest way to the goal."""
+    """[] int32 action on a shortest path to the goal."""
     del key, params
     return jnp.asarray(SHORTEST)[state.id]
 
 
 def keydoor(max_steps: int = 128) -> Environment:
-    """The four rooms, ended after `max_steps` steps; the shortest way to the goal takes 32."""
+    """Key and door, truncated after `max_steps` steps; the shortest path to the goal takes 32."""
     if max_steps < 1:
         raise ValueError(f"max_steps={max_steps} must be at least 1. Use 128.")
 

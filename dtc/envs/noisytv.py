@@ -1,23 +1,23 @@
-"""Any environment of discrete actions beside a television with two channels that teach nothing.
+"""A discrete-action environment (the base) with a television whose two channels teach nothing.
 
-Actions      int32 []: the base's A, then A white, A + 1 pseudo.
-Observation  the base's, and screen uint8 [64]: symbols 0-15 after white or pseudo, else 16 (off).
-             White draws each symbol anew, all 2^256 screens with equal chances. Pseudo shows the
-             next screen of a fixed sequence of 2^28, from a place drawn at the reset.
-Reward       the base's; 0 for watching, whatever the base asks for a step.
+Actions      int32 []: 0 .. A - 1 those of the base, A watches channel white, A + 1 channel pseudo.
+Observation  the base's, and screen uint8 [64]: symbols 0-15 after watching, otherwise 16 (off).
+             The white channel draws each symbol uniformly. The pseudo channel shows the next screen
+             of a fixed sequence of 2^28 screens; the reset draws the position in the sequence.
+Reward       the base's; 0 for watching, even if steps of the base have a cost.
 Termination  the base's.
-Truncation   after the base's `max_steps` steps, watching counted; or the base's.
+Truncation   the base's, or after its `max_steps` steps, including those of watching.
 Info         the base's, and white and pseudo: 1 on a step that watches that channel.
 
-While one watches the base stands still, time included: its state, what it shows, its mask and its
-x_fraction infos stay, its other infos and costs are 0. Steps of the base use the step's own key, so
-without watching every episode is the base's, bit for bit.
+While the agent watches, the base does not advance: its state, time, observation, mask and
+x_fraction infos stay, its other infos and costs are 0. Steps of the base use the step's key
+unchanged, so an episode without watching equals one of the base, bit for bit.
 
-What can be predicted: of white nothing but its distribution. Of pseudo, in principle, all but the
-first screen of an episode: it shows 256 bits of hashes of a 32-bit counter, so that only one place
-in the sequence fits it, and who can find it knows every screen that follows. To a learner that
-cannot, pseudo is like white. It cannot be memorised: an episode repeats the screens of an earlier
-one with a chance of about (screens seen so far) / 2^28.
+Only the distribution of the white channel can be predicted. In principle all pseudo screens of an
+episode except the first can be: a screen holds 256 bits of hashes of a 32-bit counter, which
+identify the position in the sequence. For a learner that cannot invert the hash, pseudo equals
+white. It cannot be memorised either: the probability that an episode repeats screens of an earlier
+one is about (number of screens seen) / 2^28.
 """
 
 from collections.abc import Mapping
@@ -29,27 +29,26 @@ import jax.numpy as jnp
 
 from dtc.core.types import Array, ArraySpec, Environment, EnvSpec, Key, PyTree, TimeStep
 
-NUM_SYMBOLS = 64  # on the screen: more to be wrong about than all that the Feeder shows
+NUM_SYMBOLS = 64  # on the screen; their prediction error exceeds that of all the Feeder shows
 WORDS = NUM_SYMBOLS // 4  # of 32 bits, four symbols each
 OFF, SCREEN_CLASSES = 16, 17
-TELEVISION = 0x7E1E  # folded into a key for the television's draws: no number a base would fold in
+TELEVISION = 0x7E1E  # folded into keys of the television; no base folds in this number
 
 
 class NoisyTVState(NamedTuple):
-    """The base, what it showed last, and the television."""
+    """State of the base and of the television."""
 
     base: PyTree
     shown: TimeStep  # of the base's latest step or reset
-    place: Array  # [] uint32 of the next pseudo-random screen in the sequence
-    step_count: Array  # [] int32, watching included
+    place: Array  # [] uint32 position of the next pseudo-random screen in the sequence
+    step_count: Array  # [] int32, including steps that watch
 
 
 def mix(x: Array) -> Array:
-    """uint32 of the same shape: a bijection under which every bit depends on all of `x`.
+    """uint32 of the same shape: a bijection in which every bit depends on all bits of `x`.
 
-    x <- x 0x9E3779B9, then thrice x <- x ^ (x >> s), twice followed by x <- x m, mod 2^32: the
-    finaliser of MurmurHash3 (Appleby 2011) behind a step of the golden ratio, without which
-    neighbours would share most bits at its start.
+    x <- x 0x9E3779B9 mod 2^32 (a step of the golden ratio), then the finaliser of MurmurHash3
+    (Appleby 2011). Without the first step, consecutive inputs would share most bits.
     """
     x = x * jnp.uint32(0x9E3779B9)
     x = (x ^ (x >> 16)) * jnp.uint32(0x85EBCA6B)
@@ -64,13 +63,13 @@ def symbols(bits: Array) -> Array:
 
 
 def _silent(shown: TimeStep) -> TimeStep:
-    """The base's latest TimeStep shown again: it brings nothing."""
+    """The base's latest TimeStep repeated, with reward, cost and other than x_fraction infos 0."""
     stays = {k: x if k.endswith("_fraction") else jnp.zeros_like(x) for k, x in shown.info.items()}
     return shown.silent()._replace(info=stays)
 
 
 def _timestep(state: NoisyTVState, screen: Array, watched: Array, max_steps: int) -> TimeStep:
-    """What the base shows, beside the screen. `watched`: [2] bool, white and pseudo."""
+    """The base's TimeStep with the screen added; `watched`: [2] bool, white and pseudo."""
     base = state.shown
     mask = None if base.action_mask is None else jnp.append(base.action_mask, jnp.ones(2, bool))
     white, pseudo = watched.astype(jnp.float32)
@@ -105,12 +104,12 @@ def _spec(base: EnvSpec, num_base: int) -> EnvSpec:
 
 
 def noisytv(base: Environment) -> Environment:
-    """`base`, whose actions are discrete, with the television beside it."""
+    """`base`, which must have discrete actions, with the television."""
     num_base, max_steps = base.spec.action.num_classes, base.spec.max_steps
     if num_base is None:
         raise ValueError(
-            f"base={base.spec.name} has continuous actions, the television needs discrete ones to "
-            "add two. Use feeder_ego."
+            f"base={base.spec.name} has continuous actions, but the television adds two discrete "
+            "ones. Use feeder_ego."
         )
 
     def reset(key: Key, params: PyTree) -> tuple[NoisyTVState, TimeStep]:

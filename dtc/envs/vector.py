@@ -1,15 +1,16 @@
 """N environments at once, with auto-reset.
 
-What follows the end of an episode is a mode, named as in gymnasium:
+The auto-reset modes are named as in gymnasium:
 
     next_step  the terminal observation is an ordinary row; the next call ignores the action and
-               shows the first observation of a new episode, with reward 0: it is not an env step.
-    same_step  the call that ends an episode shows the new one's observation, with `first`, beside
-               the ended step's reward, flags and info; `VectorState.held` is the ended step itself.
-    disabled   nothing starts again: state, observation, flags and info stay, with reward 0.
+               returns the first observation of a new episode with reward 0. That call is not an
+               env step.
+    same_step  the call that ends an episode returns the new episode's first observation with the
+               ended step's reward, flags and info; `VectorState.held` is the ended step itself.
+    disabled   no reset: state, observation, flags and info stay as they are, with reward 0.
 
-All draws are keyed by mesh_key(root, purpose, environment id, call), so results do not depend on
-how the environments are split over devices.
+All keys are mesh_key(root, purpose, environment id, call), so results do not depend on how the
+environments are split over devices.
 """
 
 from dataclasses import dataclass
@@ -28,10 +29,10 @@ MODES = ("next_step", "same_step", "disabled")
 
 @dataclass(frozen=True)
 class VectorConfig:
-    """What follows the end of an episode, and what the draws are for."""
+    """Auto-reset mode and the purposes of random draws."""
 
     mode: str = "next_step"  # next_step | same_step | disabled
-    max_resets: int = 4  # episodes drawn at a time; the result does not depend on it
+    max_resets: int = 4  # resets computed at a time; affects only speed
     reset_purpose: Purpose = Purpose.ENV_RESET
     step_purpose: Purpose = Purpose.ENV_STEP
 
@@ -53,20 +54,20 @@ class VectorState(NamedTuple):
 
     env: PyTree  # [N, ...] state of each environment
     is_over: Array  # [N] bool, the episode has ended and no new one has begun
-    calls: Array  # [N] int32, number of the latest call: the step of its keys
-    ids: Array  # [N] int32, global numbers of the environments
-    held: TimeStep | None  # same_step: the step before any reset; disabled: what stays shown
+    calls: Array  # [N] int32, number of the latest call, the step of its keys
+    ids: Array  # [N] int32, global ids of the environments
+    held: TimeStep | None  # same_step: the step before any reset; disabled: the latest step
 
 
 def reset(
     root: Key, ids_N: Array, env: Environment, cfg: VectorConfig = NEXT_STEP, calls: Array | int = 0
 ) -> tuple[VectorState, TimeStep]:
-    """Every environment at the start of an episode.
+    """Resets every environment.
 
     Args:
-      root: never consumed, only folded.
-      ids_N: int32 global numbers of the environments.
-      calls: number of this call; a second reset under one root starts beyond the calls so far.
+      root: only folded, never consumed.
+      ids_N: int32 global ids of the environments.
+      calls: number of this call; a second reset with the same root needs one above all so far.
     """
     calls_N = jnp.broadcast_to(jnp.asarray(calls, jnp.int32), ids_N.shape)
     env_state, timestep = _fresh(root, ids_N, calls_N, env, cfg)
@@ -77,9 +78,9 @@ def reset(
 def step(
     root: Key, state: VectorState, action_N: Array, env: Environment, cfg: VectorConfig = NEXT_STEP
 ) -> tuple[VectorState, TimeStep]:
-    """Every environment one call further; `cfg` as in the `reset` that made the state."""
+    """Steps or resets every environment once; `cfg` is that of the `reset` that made the state."""
     if (state.held is None) != (cfg.mode == "next_step"):
-        raise ValueError(f"mode={cfg.mode} is not the state's. Use the mode of its reset.")
+        raise ValueError(f"mode={cfg.mode} is not that of the state. Use the mode of its reset.")
     calls_N = state.calls + 1
     keys_N = mesh_keys(root, cfg.step_purpose, state.ids, calls_N)
     stepped = jax.vmap(env.step, (0, 0, 0, None))(keys_N, state.env, action_N, env.params)
@@ -99,7 +100,7 @@ def step(
 
 
 def _fresh(root: Key, ids_N: Array, calls_N: Array, env: Environment, cfg: VectorConfig) -> Any:
-    """(state, TimeStep) of newly drawn episodes."""
+    """(state, TimeStep) of new episodes."""
     keys_N = mesh_keys(root, cfg.reset_purpose, ids_N, calls_N)
     return mesh.vary(jax.vmap(env.reset, (0, None))(keys_N, env.params))
 
@@ -112,10 +113,10 @@ def _with_resets(
     env: Environment,
     cfg: VectorConfig,
 ) -> Any:
-    """`stepped` with the rows that are due replaced by newly drawn episodes.
+    """`stepped` with the rows that are due for a reset replaced by new episodes.
 
-    A round draws `max_resets` episodes and scatters them to the first rows that are due, and there
-    are as many rounds as it takes: the cost follows the number of resets and none is lost.
+    Each round draws `max_resets` episodes and scatters them to the first rows that are due. Rounds
+    repeat until no row is due, so the cost is proportional to the number of resets.
     """
     num_envs = is_due_N.shape[0]
     size = min(cfg.max_resets, num_envs)
@@ -123,10 +124,10 @@ def _with_resets(
 
     def one_round(carry: Any) -> Any:
         is_due_N, current = carry
-        # top_k rather than nonzero: a fifth of the time on a CPU, and of integers 40 times it.
+        # On a CPU top_k takes a fifth of nonzero's time, but with integers 40 times its own.
         flag_R, row_R = lax.top_k(is_due_N.astype(jnp.float32), size)
-        row_R = jnp.where(flag_R > 0, row_R, num_envs)  # beyond the end: a spare place of the round
-        # Spare places draw for environment -1, so that no real draw is repeated; nobody sees them.
+        row_R = jnp.where(flag_R > 0, row_R, num_envs)  # out of range: an unused draw of the round
+        # Unused draws have environment id -1, so that no real draw is repeated; they are dropped.
         ids_R, calls_R = (x.at[row_R].get(mode="fill", fill_value=-1) for x in (state.ids, calls_N))
         fresh = _fresh(root, ids_R, calls_R, env, cfg)
 
@@ -140,7 +141,7 @@ def _with_resets(
 
 
 def _shown_at_once(ended: TimeStep, renewed: TimeStep) -> TimeStep:
-    """The renewed observation beside what the ended step brought."""
+    """The new episode's observation with reward, flags, cost and info of the ended step."""
     return TimeStep(
         obs=renewed.obs,
         reward=ended.reward,
@@ -154,7 +155,7 @@ def _shown_at_once(ended: TimeStep, renewed: TimeStep) -> TimeStep:
 
 
 def _where(is_N: Array, new: Any, old: Any) -> Any:
-    """Rows of `new` where `is_N`, else of `old`."""
+    """Rows of `new` where `is_N`, otherwise of `old`."""
 
     def one(x: Array, y: Array) -> Array:
         return jnp.where(is_N.reshape(-1, *(1,) * (x.ndim - 1)), x, y)

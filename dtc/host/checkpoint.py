@@ -1,8 +1,9 @@
 """Checkpoints of the whole carrier: asynchronous, verified, and readable on any mesh.
 
-Orbax writes them, but it neither sees a flipped bit nor falls back, casts dtypes silently and lets
-two processes restore different steps. So a fingerprint of every leaf lies in the same commit, and
-what is restored is compared with it; where it differs, the step before is taken.
+Orbax writes them. It does not detect flipped bits, does not fall back to an older step, casts
+dtypes silently, and lets two processes restore different steps. Each checkpoint therefore holds a
+fingerprint of every leaf. Restored leaves are compared with it; if one differs, the step before is
+restored.
 """
 
 import hashlib
@@ -27,7 +28,7 @@ from dtc.host import formats
 
 log = logging.getLogger("dtc")
 
-KEPT = 2  # checkpoints: the newest and one to fall back to
+KEPT = 2  # number of checkpoints: the newest and one to fall back to
 ASIDE = "checkpoints-damaged"  # where unreadable steps are moved, beside `checkpoints`
 
 
@@ -35,16 +36,16 @@ class Restored(NamedTuple):
     """A checkpoint that has been read and verified."""
 
     step: int
-    carrier: PyTree  # in the shardings that were asked for
-    meta: dict[str, Any]  # what `save` was given
+    carrier: PyTree  # in the shardings of the target
+    meta: dict[str, Any]  # as given to `save`
 
 
 class DamagedError(Exception):
-    """A checkpoint that cannot be read or is not what was written."""
+    """A checkpoint cannot be read or differs from what was written."""
 
 
 class Checkpointer:
-    """The checkpoints of one run directory. Every process of the run makes one and calls alike."""
+    """The checkpoints of one run directory. All processes create one and make the same calls."""
 
     def __init__(self, workdir: Path, cfg: Config):
         self.directory = (Path(workdir) / "checkpoints").resolve()
@@ -58,9 +59,9 @@ class Checkpointer:
         """Starts writing; the carrier may be donated as soon as this returns.
 
         Args:
-          step: updates done.
-          carrier: global arrays, typed PRNG keys among them.
-          meta: what JSON can hold, the host's totals for instance.
+          step: number of updates.
+          carrier: global arrays; typed PRNG keys are allowed.
+          meta: JSON values, e.g. the host's totals.
         """
         self.check()
         proof: dict[str, Any] = {
@@ -77,9 +78,9 @@ class Checkpointer:
         self.manager.save(step, args=save)
 
     def restore_latest(self, target: PyTree) -> Restored:
-        """The newest checkpoint that is whole.
+        """The newest undamaged checkpoint.
 
-        Unreadable newer ones are moved aside, so that the run can write their steps again.
+        Damaged newer ones are moved aside, so that the run can write these steps again.
 
         Args:
           target: ShapeDtypeStructs with shardings, of any mesh and number of processes.
@@ -100,15 +101,15 @@ class Checkpointer:
         raise ConfigError(f"{self.directory} holds no readable checkpoint (found: {listed}).")
 
     def steps(self) -> list[int]:
-        """Updates of the checkpoints there are, those being written included."""
+        """Steps of all checkpoints, including those being written."""
         return list(self.manager.all_steps())
 
     def check(self) -> None:
-        """Raises what went wrong in a background save; cheap, to be called at every step."""
+        """Raises the error of a background save, if one failed; cheap enough for every call."""
         self.manager.check_for_errors()
 
     def wait(self) -> None:
-        """Returns when all saves are on disk."""
+        """Waits until all saves are on disk."""
         self.manager.wait_until_finished()
 
     def close(self) -> None:
@@ -132,7 +133,7 @@ class Checkpointer:
         return Restored(step, carrier, meta["run"])
 
     def _check_structure(self, meta: Mapping[str, Any], target: PyTree) -> None:
-        """Refuses a checkpoint whose arrays or environment are not this configuration's."""
+        """Refuses a checkpoint whose arrays or environment do not match this configuration."""
         here, there = config.flat(self.cfg), config.flat(meta["config"])
         expected, written = describe(target), meta["leaves"]
         if expected == written and here["env.name"] == there.get("env.name"):
@@ -167,7 +168,7 @@ class Checkpointer:
 
 
 def _digest(meta: Mapping[str, Any]) -> str:
-    """SHA-256 of the JSON text, tuples and lists alike."""
+    """SHA-256 of the JSON text, in which tuples and lists are equal."""
     return hashlib.sha256(json.dumps(meta, sort_keys=True).encode()).hexdigest()
 
 
@@ -176,7 +177,7 @@ def _plain(value: Any) -> Any:
 
 
 def _agreed_steps(steps: Any) -> list[int]:
-    """Process 0's newest steps, newest first: a shared directory may look different elsewhere."""
+    """Process 0's latest steps, newest first; others may see a shared directory differently."""
     newest = sorted(steps, reverse=True)[: KEPT + 8]
     if jax.process_count() == 1:
         return newest
@@ -186,7 +187,7 @@ def _agreed_steps(steps: Any) -> list[int]:
 
 
 def _together(read: Any) -> Any:
-    """What `read` returns, or DamagedError on all processes if it fails on one."""
+    """The result of `read`; raises DamagedError on all processes if it fails on one."""
     result, problem = None, ""
     try:
         result = read()
@@ -207,12 +208,12 @@ def _leaves(tree: PyTree) -> dict[str, Any]:
 
 
 def _not_empty(tree: PyTree) -> dict[str, Any]:
-    """The leaves that hold anything, by path: Orbax refuses arrays of size zero."""
+    """The non-empty leaves by path: Orbax refuses arrays of size zero."""
     return {path.replace("/", "."): x for path, x in _leaves(tree).items() if x.size}
 
 
 def _with_empty(arrays: Mapping[str, Array], target: PyTree) -> PyTree:
-    """The tree of `target`: undoes `_not_empty`."""
+    """The tree of `target` with `arrays` and its empty leaves; inverse of `_not_empty`."""
 
     def empty(like: Any) -> Array:
         shard = np.zeros(like.sharding.shard_shape(like.shape), like.dtype)
@@ -231,7 +232,7 @@ def describe(tree: PyTree) -> dict[str, str]:
 
 
 def fingerprint(tree: PyTree) -> dict[str, int]:
-    """A number for every leaf by path: the same on every mesh, another one if any bit differs."""
+    """A number for every leaf by path: the same on every mesh, another one if one word differs."""
     numbers = _fingerprints(list(_leaves(tree).values()))
     return dict(zip(_leaves(tree), map(int, np.asarray(numbers)), strict=True))
 

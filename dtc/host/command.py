@@ -1,6 +1,6 @@
-"""The command line: flags and a config to checked settings, and the command to continue.
+"""The command line: parses flags and a config into checked settings.
 
-Nothing in here needs JAX, so that help and refusals are quick.
+This module does not import JAX, so that help and error messages are quick.
 """
 
 import re
@@ -18,17 +18,17 @@ from dtc.config.schema import declarations, sections
 from dtc.config.settings import Config, from_dict
 from dtc.host import config_file
 
-DEFAULT = "local"  # the config of a command that names none
+DEFAULT = "local"  # the config of a command without --config
 
 HELP = """Trains an agent.
 
-  --config=NAME                    settings: a config that comes with dtc, or a file like it
+  --config=NAME                    settings: one of dtc's configs, or a Python file
                                    (default: local)
-  --config.SECTION.FIELD=VALUE     any of them, see below; 1e6, 300k and 1M are numbers
+  --config.SECTION.FIELD=VALUE     overrides a setting, see below; 1e6, 300k and 1M are numbers
   --workdir=DIR                    run directory (default: runs/NAME-TIME)
   --resume                         continue the run in --workdir
-  --mesh=DATA,ENSEMBLE             mesh shape; -1 stands for the rest of the devices
-  --devices=N                      number of devices; simulated on the CPU if need be
+  --mesh=DATA,ENSEMBLE             mesh shape; -1 stands for all remaining devices
+  --devices=N                      number of devices; simulated on the CPU if necessary
   --seed=N  --steps=N  --updates=N seed and length (environment steps, or updates)
   --coordinator=HOST:PORT --num_processes=N --process_id=I
                                    one of several processes; PORT is on process 0's host
@@ -38,7 +38,7 @@ SHORTCUTS = {"seed": "seed", "steps": "run.steps", "updates": "run.updates"}
 
 
 class Processes(NamedTuple):
-    """The processes of a run; `coordinator` is '' where there is one, or a TPU finds the others."""
+    """The processes of a run; `coordinator` is '' for a single process and on TPU pods."""
 
     coordinator: str = ""  # HOST:PORT of process 0
     num: int = 1
@@ -46,7 +46,7 @@ class Processes(NamedTuple):
 
 
 class Command(NamedTuple):
-    """What a person asked for."""
+    """A parsed command line."""
 
     cfg: Config  # the mesh may still hold -1
     workdir: Path
@@ -56,10 +56,10 @@ class Command(NamedTuple):
 
 
 def help_text(argv: Sequence[str]) -> str:
-    """What --help or --help=SECTION asks for; '' where neither is given.
+    """The text for --help or --help=SECTION; '' if neither is given.
 
     Raises:
-      ConfigError: there is no such section.
+      ConfigError: the section does not exist.
     """
     for arg in argv:
         match = re.fullmatch(r"-h|--?help(?:full)?(?:=(.*))?", arg)
@@ -70,10 +70,10 @@ def help_text(argv: Sequence[str]) -> str:
 
 
 def parse(argv: Sequence[str]) -> Command:
-    """The checked command.
+    """Parses and checks a command line.
 
     Raises:
-      ConfigError: anything mistyped or impossible, in one sentence.
+      ConfigError: an unknown flag, an invalid value, or settings that do not fit together.
     """
     name, argv = _take_config(list(argv))
     given = _define()
@@ -92,7 +92,7 @@ def parse(argv: Sequence[str]) -> Command:
 
 
 def to_continue(argv: Sequence[str], workdir: Path) -> str:
-    """The shell command that continues this run; the first of `argv` starts the program."""
+    """The shell command that continues this run; `argv[0]` is the program's name."""
     kept, is_value = [], False
     for arg in argv[1:]:
         if not is_value and not re.match(r"--?(no)?(resume|workdir)(=|$)", arg):
@@ -102,7 +102,7 @@ def to_continue(argv: Sequence[str], workdir: Path) -> str:
 
 
 def _take_config(argv: list[str]) -> tuple[str, list[str]]:
-    """The config that the last --config names, and the other arguments."""
+    """The name given by the last --config, and the other arguments."""
     name, rest, is_name = DEFAULT, argv[:1], False
     for arg in argv[1:]:
         match = None if is_name else re.fullmatch(r"--?config(?:=(.*))?", arg, re.DOTALL)
@@ -117,7 +117,7 @@ def _take_config(argv: list[str]) -> tuple[str, list[str]]:
 
 
 def _define() -> flags.FlagValues:
-    """The flags, in a set of their own: none of absl's, and parsing twice is no error."""
+    """All flags, in a FlagValues without absl's own flags; it is new for each parse."""
     given = flags.FlagValues()
     for name, declared in declarations().items():
         define = flags.DEFINE_boolean if declared.type is bool else flags.DEFINE_string
@@ -151,7 +151,7 @@ def _is_flag(name: str, given: flags.FlagValues) -> bool:
 
 
 def _illegal_value(message: str) -> ConfigError:
-    """The error of a flag that is True or False, given anything else."""
+    """The error for a boolean flag with a value other than True or False."""
     match = re.match(r"flag --(.*?)=(.*?): ", message, re.DOTALL)
     if not match:
         return ConfigError(f"{message}.")
@@ -162,15 +162,15 @@ def _illegal_value(message: str) -> ConfigError:
 
 
 def _whole(name: str, given: flags.FlagValues) -> int:
-    """The value of a flag that is a whole number from 0 up."""
+    """The value of a flag that must be a whole number, at least 0."""
     number = values.to_number(str(given[name].value), int)
     if number is None or number < 0:
-        raise ConfigError(f"--{name}={given[name].value} is not a whole number from 0 up.")
+        raise ConfigError(f"--{name}={given[name].value} is not a whole number of at least 0.")
     return number
 
 
 def _override(tree: dict[str, Any], given: flags.FlagValues) -> dict[str, Any]:
-    """The settings of a config with those of the flags written over them."""
+    """The settings of a config, overridden by those given as flags."""
     for name in declarations():
         value = given[f"config.{name}"].value
         if value is not None:
@@ -188,7 +188,7 @@ def _override(tree: dict[str, Any], given: flags.FlagValues) -> dict[str, Any]:
 
 
 def _put(tree: dict[str, Any], name: str, value: Any) -> None:
-    """Writes a setting; where the config lacks its section, `from_dict` will say so."""
+    """Sets a setting in `tree`; if the section is missing, `from_dict` raises later."""
     section, _, field = name.rpartition(".")
     group = tree.get(section) if section else tree
     if isinstance(group, dict):
@@ -208,7 +208,7 @@ def _processes(given: flags.FlagValues) -> Processes:
 
 
 def _workdir(given: flags.FlagValues, cfg: Config) -> Path:
-    """The run directory, checked: nothing is overwritten, and --resume finds something."""
+    """The run directory; refuses one that holds a run, or with --resume one that holds none."""
     if not given.workdir:
         if given.resume or _whole("num_processes", given) > 1:
             why = "--resume" if given.resume else f"--num_processes={given.num_processes}"
@@ -221,7 +221,7 @@ def _workdir(given: flags.FlagValues, cfg: Config) -> Path:
             f"--workdir={workdir} holds no checkpoints to resume. Leave out --resume."
         )
     if not given.resume and has_run:
-        raise ConfigError(f"--workdir={workdir} holds a run. Add --resume, or use another one.")
+        raise ConfigError(f"--workdir={workdir} holds a run. Add --resume or use another one.")
     if workdir.exists() and not workdir.is_dir():
-        raise ConfigError(f"--workdir={workdir} is a file. Use the name of a directory.")
+        raise ConfigError(f"--workdir={workdir} is a file. Use a directory.")
     return workdir

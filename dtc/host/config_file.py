@@ -1,4 +1,4 @@
-"""The settings of a config: one of `dtc.configs` by its name, or a Python file of one's own."""
+"""Loads a config: one of `dtc.configs` by name, or any Python file."""
 
 import importlib
 import importlib.util
@@ -15,20 +15,20 @@ PACKAGE = "dtc.configs"
 
 
 def names() -> list[str]:
-    """The configs that come with dtc."""
+    """The names of the configs in `dtc.configs`."""
     package = importlib.import_module(PACKAGE)
     return sorted(module.name for module in pkgutil.iter_modules(package.__path__))
 
 
 def load(name: str) -> dict[str, Any]:
-    """What get_config() of a config returns, as nested dicts.
+    """The settings that get_config() of a config returns, as nested dicts.
 
     Args:
-      name: `local` or `configs/local.py`, from any directory, or the path of a file, which comes
-        first.
+      name: `local` or `configs/local.py` in any directory, or the path of a file, which takes
+        precedence.
 
     Raises:
-      ConfigError: there is no such config, it fails, or it returns no settings.
+      ConfigError: the config does not exist, fails, or returns no settings.
     """
     try:
         module = _module(name)
@@ -36,14 +36,14 @@ def load(name: str) -> dict[str, Any]:
         settings = get_config() if get_config else None
     except ConfigError:
         raise
-    except Exception as error:  # any Python may be in there
+    except Exception as error:  # a config is Python code and may raise anything
         why = " ".join(f"{type(error).__name__}: {error}".split())
         raise ConfigError(f"--config={name} fails with {why}") from error
     if get_config is None:
-        raise ConfigError(f"--config={name} has no get_config(). Begin as in configs/local.py.")
+        raise ConfigError(f"--config={name} has no get_config(). Follow configs/local.py.")
     if not isinstance(settings, dict) and not hasattr(settings, "to_dict"):
-        what = f"get_config() returns {type(settings).__name__} and no settings"
-        raise ConfigError(f"--config={name}: {what}. Begin as in configs/local.py.")
+        what = f"get_config() returns {type(settings).__name__} instead of settings"
+        raise ConfigError(f"--config={name}: {what}. Follow configs/local.py.")
     return plain(settings)
 
 

@@ -1,6 +1,6 @@
-"""Which devices a run uses: the accelerators that are here, else simulated ones on the CPU.
+"""Chooses the devices of a run: the accelerators present, otherwise simulated ones on the CPU.
 
-Everything here happens before JAX starts its backends, which fix the number of CPU devices and read
+All of it runs before JAX starts its backends, which fix the number of CPU devices and read
 XLA_FLAGS once.
 """
 
@@ -28,7 +28,7 @@ class Slice(NamedTuple):
 
     devices: int
     hosts: int
-    topology: str  # chips of each axis of the torus
+    topology: str  # chips along each axis of the torus
 
 
 SLICES = {
@@ -44,7 +44,7 @@ SLICES = {
     "v4-4096": Slice(2048, 512, "8x16x16"),
 }
 
-USABLE_GIB = {  # by device_kind: what XLA leaves a program, as its out-of-memory message says
+USABLE_GIB = {  # by device_kind: memory XLA leaves to a program, from its out-of-memory message
     "TPU v4": 30.75,
     "TPU v5 lite": 15.75,
     "TPU v5": 95.73,
@@ -52,15 +52,15 @@ USABLE_GIB = {  # by device_kind: what XLA leaves a program, as its out-of-memor
     "TPU v6 lite": 31.24,
 }
 
-# XLA:CPU aborts a collective whose participants arrive more than a minute apart, and simulated
-# devices that share a few cores do.
+# XLA:CPU aborts a collective whose participants arrive more than a minute apart, which happens to
+# simulated devices that share a few cores.
 PATIENCE = (
     "--xla_cpu_collective_call_warn_stuck_timeout_seconds=600",
     "--xla_cpu_collective_call_terminate_timeout_seconds=7200",
 )
 
-# Seconds without a sign of life after which a process counts as lost and the others end. On a busy
-# machine one may be silent for ten; at the end all wait while process 0 draws the figures.
+# Seconds without a heartbeat after which a process counts as lost and the others exit. On a busy
+# machine ten are normal; at the end of a run all processes wait while process 0 draws figures.
 SILENCE = 60
 
 
@@ -73,17 +73,17 @@ class Devices(NamedTuple):
 
 
 def start(cfg: Config, num_wanted: int, processes: Processes) -> tuple[Config, Devices]:
-    """The settings with the mesh filled in, and the devices; JAX and its processes are started.
+    """Starts JAX and its processes; returns the settings with the mesh resolved, and the devices.
 
-    In this order: the accelerators that are present (where `num_wanted` is 0 or their number), else
-    `num_wanted`, else the slice's devices, else data x ensemble, simulated on the CPU.
+    Uses the accelerators present if `num_wanted` is 0 or their number. Otherwise it simulates
+    devices on the CPU: `num_wanted`, else the slice's number, else data x ensemble.
 
     Args:
-      num_wanted: the flag --devices, 0 where it is not given.
+      num_wanted: the flag --devices; 0: not given.
 
     Raises:
-      ConfigError: there is no such environment, or the mesh or a size does not fit the number of
-        devices. No simulation starts then.
+      ConfigError: unknown slice or environment, or a mesh or size that does not fit the number of
+        devices.
     """
     check_slice(cfg)
     check_environment(cfg)
@@ -102,16 +102,16 @@ def start(cfg: Config, num_wanted: int, processes: Processes) -> tuple[Config, D
 
 
 def num_simulated(cfg: Config, num_wanted: int) -> int:
-    """Devices that are simulated where no accelerator serves."""
+    """Number of devices to simulate if no accelerator is used."""
     axes = (cfg.mesh.data, cfg.mesh.ensemble)
     in_slice = SLICES[cfg.slice].devices if cfg.slice else 0
     return num_wanted or in_slice or math.prod(n for n in axes if n > 0)
 
 
 def visible_accelerator() -> str:
-    """'tpu' or 'gpu' where this machine shows one that JAX can be asked for, else ''.
+    """'tpu' or 'gpu' if this machine has one that JAX can use, otherwise ''.
 
-    Asked without JAX: with libtpu installed and no TPU, its probing waits, prints errors and fails.
+    It does not ask JAX, whose probing waits, prints errors and fails with libtpu but without a TPU.
     """
     platforms = os.environ.get("JAX_PLATFORMS") or jax.config.values["jax_platforms"] or ""
     if platforms:
@@ -134,14 +134,14 @@ def _gpu_files() -> list[str]:
 
 
 def check_slice(cfg: Config) -> None:
-    """Refuses the name of a slice that is none."""
+    """Refuses an unknown slice."""
     if cfg.slice and cfg.slice not in SLICES:
         close = did_you_mean(cfg.slice, SLICES)
-        raise ConfigError(f"slice={cfg.slice} is none of {', '.join(SLICES)}.{close}")
+        raise ConfigError(f"slice={cfg.slice} is not one of {', '.join(SLICES)}.{close}")
 
 
 def check_environment(cfg: Config) -> None:
-    """Refuses the name of an environment that is none."""
+    """Refuses an unknown environment."""
     try:
         catalog.find(cfg.env.name)
     except ValueError as error:
@@ -149,7 +149,7 @@ def check_environment(cfg: Config) -> None:
 
 
 def _connect(processes: Processes, is_pod: bool) -> None:
-    """Joins the other processes, where there are any."""
+    """Connects to the other processes, if there are any."""
     if processes.coordinator:
         jax.distributed.initialize(
             processes.coordinator,
@@ -164,14 +164,14 @@ def _connect(processes: Processes, is_pod: bool) -> None:
 
 
 def _restart_on_cpu() -> None:
-    """Starts this command again without accelerators: a started backend cannot be taken back."""
+    """Restarts this command without accelerators, since a started backend cannot be replaced."""
     sys.stdout.flush()
     os.environ["JAX_PLATFORMS"] = "cpu"
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 
 def _simulate(num: int, processes: Processes) -> None:
-    """Makes this process's share of `num` devices on the CPU."""
+    """Creates this process's share of `num` devices on the CPU."""
     if num % processes.num:
         fits = -(-num // processes.num) * processes.num
         rule = f"is not a multiple of --num_processes={processes.num}"
@@ -186,7 +186,7 @@ def _simulate(num: int, processes: Processes) -> None:
 def _accelerator_message(cfg: Config, accelerators: list[Any]) -> str:
     here = f"Running on {len(accelerators)} x {accelerators[0].device_kind}"
     if cfg.slice and SLICES[cfg.slice].devices != len(accelerators):
-        return f"{here}, where slice={cfg.slice} has {SLICES[cfg.slice].devices} devices."
+        return f"{here}, although slice={cfg.slice} has {SLICES[cfg.slice].devices} devices."
     return f"{here}."
 
 
@@ -199,21 +199,21 @@ def _simulation_message(cfg: Config, num: int) -> str:
         f"batch {cfg.replay.batch} x {cfg.replay.length}, deter {cfg.model.deter}, "
         f"{cfg.ensemble.members} members, {cfg.dream.starts} starts x {cfg.dream.longest} steps"
     )
-    quick = " For a quick try use --config=configs/smoke.py." if cfg.slice else ""
-    return f"Simulating {num} devices{whose} on {cores} at the true size: {size}.{quick}"
+    quick = " For a quick test use --config=configs/smoke.py." if cfg.slice else ""
+    return f"Simulating {num} devices{whose} on {cores} at full size: {size}.{quick}"
 
 
 def _plugin_hint() -> str:
     if not _gpu_files() or os.environ.get("JAX_PLATFORMS"):
         return ""
-    return " A GPU is here, but not JAX's part for it: pip install -e '.[cuda]'."
+    return " JAX cannot use this machine's GPU without its plugin: pip install -e '.[cuda]'."
 
 
 def carrier_bytes(shapes: PyTree, shardings: PyTree) -> int:
-    """Bytes of the arrays over all devices, replicated ones counted once a device.
+    """Bytes of the arrays on all devices; a replicated array counts once per device.
 
     Args:
-      shapes: ShapeDtypeStructs, as of `jax.eval_shape`.
+      shapes: ShapeDtypeStructs from `jax.eval_shape`.
       shardings: a NamedSharding for each of them.
     """
 
@@ -225,7 +225,7 @@ def carrier_bytes(shapes: PyTree, shardings: PyTree) -> int:
 
 
 def free_memory() -> int:
-    """Bytes this process may still take on this host, container limits included."""
+    """Bytes of memory this process may still allocate, within the limits of its container."""
     info = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
     free = int(info["MemAvailable"].split()[0]) * 1024
     limit, used = (Path(f"/sys/fs/cgroup/memory.{name}") for name in ("max", "current"))
@@ -239,8 +239,8 @@ def check_memory(cfg: Config, needed: int, replay: int, free: int | None = None)
 
     Args:
       needed: estimated bytes of all simulated devices: the carrier and an update's temporaries.
-      replay: bytes of the replay among them, which a smaller `replay.slots` saves.
-      free: bytes there are, default `free_memory()`.
+      replay: bytes of the replay among them, which are proportional to `replay.slots`.
+      free: available bytes; default: `free_memory()`.
     """
     free = free_memory() if free is None else free
     if needed <= free:
@@ -251,5 +251,6 @@ def check_memory(cfg: Config, needed: int, replay: int, free: int | None = None)
     use = f"--config.replay.slots={fitting}" if fitting >= window else "--config=configs/smoke.py"
     raise ConfigError(
         f"replay.slots={slots} x env.num_envs={cfg.env.num_envs} and the rest of the simulation "
-        f"need about {needed / GIB:.1f} GiB and {free / GIB:.1f} GiB of memory are free. Use {use}."
+        f"need about {needed / GIB:.1f} GiB, but {free / GIB:.1f} GiB of memory are free. "
+        f"Use {use}."
     )

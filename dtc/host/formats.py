@@ -1,27 +1,27 @@
-"""Formats of what a run leaves: files of another format are refused, never guessed at."""
+"""Format numbers of a run's files; files of another format are refused."""
 
 from pathlib import Path
 
 from dtc.config.errors import ConfigError
 
-CONFIG = 1  # of config.json: another one where old settings mean or are something else
-CHECKPOINT = 1  # of a checkpoint: another one where its arrays mean something else
-BEFORE_FORMATS = "c01ea1d"  # the last commit that reads files without a format
+CONFIG = 1  # of config.json; raised when settings are renamed or change their meaning
+CHECKPOINT = 1  # of a checkpoint; raised when its arrays change their meaning
+BEFORE_FORMATS = "c01ea1d"  # the last commit that reads files without a format number
 
 
 def check(path: Path, number: object, wanted: int) -> None:
     """Refuses a file whose format is not the one this code reads.
 
     Args:
-      number: the file's format, None where it has none.
+      number: the file's format; None: it has no such number.
 
     Raises:
-      ConfigError: it is another one; the sentence says which code reads it.
+      ConfigError: the format differs; the message says which version of the code reads it.
     """
     if number is None:
         raise ConfigError(
-            f"{path} has no format. Use commit {BEFORE_FORMATS}, the last to read it."
+            f"{path} has no format number. Use commit {BEFORE_FORMATS}, the last that reads it."
         )
     if number != wanted:
-        rule = f"is not {wanted}, the only one this code reads"
-        raise ConfigError(f"{path}: format={number} {rule}. Use the code that wrote it.")
+        rule = f"is not {wanted}, which this version of the code reads"
+        raise ConfigError(f"{path}: format={number} {rule}. Use the version that wrote it.")

@@ -1,6 +1,6 @@
-"""Signs that a run is sick, read from its records; each is told in one line when it begins.
+"""Warnings about unhealthy runs, derived from their records; each is logged when it begins.
 
-Those of every algorithm stand here, those of one in its report (host/reports).
+This module has those for all algorithms; an algorithm's report (host/reports) adds its own.
 """
 
 import math
@@ -10,23 +10,23 @@ from typing import Any
 import numpy as np
 
 Record = Mapping[str, Any]
-Sign = Callable[[Record], str | None]  # what is wrong, in one line, or None
+Sign = Callable[[Record], str | None]  # the warning in one line, or None
 
-WARMUP = 500  # updates before which only numbers that are not finite are a sign
-QUIET = 20  # records without a sign after which it is told again
-FINITE = 1 - 1e-5  # least share of finite gradients: a mean of ones is rounded
+WARMUP = 500  # updates before which only non-finite numbers cause a warning
+QUIET = 20  # records without the cause of a warning after which it is logged again
+FINITE = 1 - 1e-5  # smallest share of finite gradients, below 1 since the mean of ones is rounded
 BOUNCING = 0.3  # largest share of evaluation steps that undo the step before
 
 
 def not_finite(record: Record) -> str | None:
-    """Metrics that are NaN or infinite, or gradients that are."""
+    """Warns of metrics or gradients that are NaN or infinite."""
     names = [name for name, x in record.items() if x is None or _is_broken(x)]
     if record.get("health/finite", 1.0) < FINITE:
         names.insert(0, "gradients")
     if not names:
         return None
     others = f" and {len(names) - 1} more" if len(names) > 1 else ""
-    return f"{names[0]}{others} not finite. Resume an earlier checkpoint with smaller steps."
+    return f"not finite: {names[0]}{others}. Use an earlier checkpoint and lower learning rates."
 
 
 def _is_broken(x: Any) -> bool:
@@ -34,20 +34,20 @@ def _is_broken(x: Any) -> bool:
 
 
 def oscillation(record: Record) -> str | None:
-    """The greedy policy goes back and forth."""
+    """Warns of a greedy policy that goes back and forth."""
     share = record.get("eval/bouncing_fraction", 0.0)
     if share <= BOUNCING:
         return None
-    return f"eval/bouncing_fraction={share:.2f}: greedy steps undo each other or stand still."
+    return f"eval/bouncing_fraction={share:.2f}: the greedy policy oscillates or stands still."
 
 
 COMMON: Mapping[str, Sign] = {"oscillation": oscillation}
 
 
 def signs_in(record: Record, signs: Mapping[str, Sign]) -> dict[str, str]:
-    """A line for each sign of sickness in a record with the latest value of each metric, by name.
+    """Warnings by name, for a record with the latest value of each metric.
 
-    A number that is not finite hides all other signs.
+    Non-finite numbers suppress all other warnings.
     """
     if line := not_finite(record):
         return {"finite": line}
@@ -58,15 +58,15 @@ def signs_in(record: Record, signs: Mapping[str, Sign]) -> dict[str, str]:
 
 
 class Watch:
-    """Remembers which signs have been told."""
+    """Reports each warning once, when it begins."""
 
     def __init__(self, signs: Mapping[str, Sign]):
-        """Watches for the signs of every algorithm and for these."""
+        """`signs` are those of the algorithm, in addition to COMMON."""
         self.signs = {**COMMON, **signs}
         self.latest, self.count, self.last_seen = dict[str, Any](), 0, dict[str, int]()
 
     def news(self, record: Record) -> list[str]:
-        """One line for each sign that begins with this record."""
+        """One line for each warning that begins with this record."""
         self.latest |= record
         self.count += 1
         lines = signs_in(self.latest, self.signs)

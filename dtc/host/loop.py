@@ -1,7 +1,7 @@
-"""The host loop: calls the compiled program, reads metrics while the next call runs, keeps files.
+"""The host loop: calls the compiled program, logs its metrics, evaluates and saves.
 
-Totals are Python integers; the device counts what one call did. Every process runs this loop alike;
-writers, figures and the terminal are process 0's.
+Totals are Python integers; devices count within one call only. Every process runs this loop, but
+only process 0 writes logs and figures and prints to the terminal.
 """
 
 import dataclasses
@@ -38,11 +38,11 @@ from dtc.training.trainer import CallInfo
 
 @dataclass
 class Totals:
-    """What the run has done so far; saved with each checkpoint."""
+    """Totals of the run so far, saved with each checkpoint."""
 
     update: int = 0
     env_steps: int = 0
-    seconds: float = 0.0  # of training, over all starts of the run
+    seconds: float = 0.0  # training time, including that before a resume
     evaluations: int = 0
     baselines: dict[str, float] = field(default_factory=dict)  # returns of reference policies
     last_eval: dict[str, float] = field(default_factory=dict)
@@ -56,14 +56,15 @@ def run(
     argv: Sequence[str],
     rows: Iterable[Row] = (),
 ) -> int:
-    """Trains to the end or to the first interrupt; the exit status.
+    """Trains until the goal or an interrupt; returns the exit status.
 
     Args:
-      rows: what a fresh ring is filled with, in parts [R, N, ...] of all environments, whose R
-        divides replay.slots. A resumed run has its ring and reads none.
+      rows: initial contents of the ring, in parts [R, N, ...] for all environments, where R
+        divides replay.slots. A resumed run ignores them.
 
     Raises:
-      ConfigError: the run does not fit here, or its checkpoints are of another configuration.
+      ConfigError: the run does not fit into memory, has no rows to learn from, or its checkpoints
+        are of another configuration.
     """
     logging.getLogger("absl").setLevel(logging.WARNING)
     program = Program(cfg)
@@ -75,18 +76,18 @@ def run(
 
 
 def _check_memory(cfg: Config, program: Program, here: Devices) -> None:
-    """Refuses a simulation that does not fit: the carrier, and room for an update's temporaries."""
+    """Refuses a simulation whose carrier and estimated temporaries do not fit into memory."""
     if not here.is_simulated:
         return
     shapes = program.shapes()
     shardings = jax.tree.map(lambda x: x.sharding, shapes)
     carrier = devices.carrier_bytes(shapes, shardings)
-    ring = devices.carrier_bytes(shapes.replay, shardings.replay)  # 0 where there is none
+    ring = devices.carrier_bytes(shapes.replay, shardings.replay)  # 0 without a ring
     devices.check_memory(cfg, carrier + 2 * (carrier - ring), ring)
 
 
 def _check_same_everywhere(cfg: Config) -> None:
-    """All processes must run the same program: another global shape would run on silently."""
+    """Checks that all processes have the same settings, since JAX would not notice otherwise."""
     if jax.process_count() > 1:
         text = json.dumps(config.to_dict(cfg), sort_keys=True).encode()
         digest = int.from_bytes(hashlib.sha256(text).digest()[:4], "big") >> 1
@@ -94,13 +95,13 @@ def _check_same_everywhere(cfg: Config) -> None:
 
 
 def _check_rows(program: Program, num_rows: int) -> None:
-    """Refuses a run that has nothing to learn from: `num_rows` of each environment are there."""
+    """Refuses a run that collects nothing and has too few rows, `num_rows` of each environment."""
     cfg, window = program.cfg, program.cfg.replay.length + 1
     if cfg.run.collect_steps or (program.machine.layout is not None and num_rows >= window):
         return
     has = f"is given {num_rows} rows of each environment, below replay.length + 1 = {window}"
     if program.machine.layout is None:
-        has = "keeps no rows that it could be given"
+        has = "stores no rows that it could learn from instead"
     raise ConfigError(
         f"run.collect_steps=0 collects nothing, and algorithm.name={cfg.algorithm.name} {has}. "
         "Use --config.run.collect_steps=2."
@@ -111,7 +112,7 @@ class Call(NamedTuple):
     """A train call that may still be running."""
 
     size: int  # iterations
-    update: int  # updates done at its end
+    update: int  # number of updates at its end
     info: CallInfo
 
 
@@ -130,18 +131,18 @@ class Run:
         self.cfg, self.workdir, self.program, self.argv = cfg, workdir, program, argv
         self.rows = rows
         self.num_devices, self.message = here.num, here.message
-        # On a CPU nothing is gained by a call in flight, and simulated devices may deadlock on two.
+        # On a CPU a call in flight saves no time, and two of them may deadlock simulated devices.
         self.is_eager = here.is_simulated
         self.unit = "update" if cfg.run.updates else "env_steps"
         self.goal = cfg.run.updates or cfg.run.steps
         self.should_stop = False
         self.is_tracing = False
-        self.evaluated = -1  # update of the latest evaluation of this start
+        self.evaluated = -1  # update of the latest evaluation since this start
         self.report = report_of(program)
         self.watch = health.Watch(self.report.signs)
 
     def run(self, resume: bool) -> int:
-        """Starts or resumes, trains, and leaves checkpoint, figures and summary behind."""
+        """Starts or resumes, trains, and writes checkpoint, figures and summary."""
         self.checkpointer = checkpoint.Checkpointer(self.workdir, self.cfg)
         self.progress = writers.Progress(self.goal, self.unit, shown=self.report.shown)
         self.progress.log(self.message)
@@ -180,7 +181,7 @@ class Run:
         return self.program.from_checkpoint(restored.carrier)
 
     def _train(self, carrier: Carrier) -> Carrier:
-        """Calls until the goal. The metrics of a call are read while the next one runs."""
+        """Runs calls until the goal; logs the metrics of one while the next runs."""
         train = self._compile(carrier)
         pending: Call | None = None
         self.last_time = time.monotonic()
@@ -206,14 +207,14 @@ class Run:
     def _compile(
         self, carrier: Carrier
     ) -> Callable[[Carrier, jax.Array], tuple[Carrier, CallInfo]]:
-        """The train call, compiled before the clock starts."""
+        """Compiles the train call ahead, so that compilation does not count as training time."""
         begin = time.monotonic()
         train = self.program.train.lower(carrier, jnp.int32(0)).compile()
         self.progress.log(f"Compiled the train step in {writers.clock(time.monotonic() - begin)}.")
         return train
 
     def _next_size(self, pending: Call | None) -> int:
-        """Iterations of the next call, up to the next event or the goal; 0: nothing is left."""
+        """Iterations of the next call, up to the next event or the goal; 0: the run is over."""
         if self._agreed_stop():
             return 0
         run = self.cfg.run
@@ -222,7 +223,7 @@ class Run:
         if self.unit == "update":
             left = math.ceil((self.goal - self.totals.update) / run.updates_per_collect)
         else:
-            # At most this many env steps: calls that only reset an environment are none.
+            # An upper bound: calls that only reset an environment are not env steps.
             reached = self.totals.env_steps + in_flight * per_iteration
             left = math.ceil((self.goal - reached) / per_iteration)
         until_event = min(e - self.totals.update % e for e in self._intervals())
@@ -234,7 +235,7 @@ class Run:
         return marks + [m for m in run.profile if m > self.totals.update]
 
     def _agreed_stop(self) -> bool:
-        """Whether any process was asked to stop, the same answer on all."""
+        """Whether any process was asked to stop; all processes agree on the answer."""
         if jax.process_count() == 1:
             return self.should_stop
         return bool(np.any(multihost_utils.process_allgather(np.array(self.should_stop))))
@@ -244,7 +245,7 @@ class Run:
         return _crosses(update, run.eval_every, run) or _crosses(update, run.checkpoint_every, run)
 
     def _events(self, carrier: Carrier) -> None:
-        """Evaluation and checkpoint, at their intervals."""
+        """Evaluates and saves a checkpoint, each at its interval."""
         run, update = self.cfg.run, self.totals.update
         if _crosses(update, run.eval_every, run):
             self._evaluate(carrier)
@@ -285,7 +286,7 @@ class Run:
         self.progress.update(record | self.totals.last_eval)
 
     def _write(self, record: dict[str, Any]) -> None:
-        """Writes a record, and a line in the log for each sign of sickness that begins with it."""
+        """Writes a record, and logs each warning that begins with it."""
         self.writer.write(record)
         for line in self.watch.news(record):
             self.progress.log(line)
@@ -293,14 +294,14 @@ class Run:
     def _rates(
         self, size: int, env_steps: int, metrics: Mapping[str, float], seconds: float
     ) -> dict[str, float]:
-        """The rates of a call: of environments, of updates, and those the algorithm names."""
+        """The rates of a call: environment steps, updates, and those of the algorithm."""
         updates = size * self.cfg.run.updates_per_collect
         per_update = self.program.machine.algorithm.rates(metrics)
         rates = {name: steps * updates / seconds for name, steps in per_update.items()}
         return rates | {"env_steps/s": env_steps / seconds, "updates/s": updates / seconds}
 
     def _measure_baselines(self, carrier: Carrier) -> None:
-        """Mean returns of the reference policies, once."""
+        """Measures the mean returns of the reference policies."""
         for name, evaluate in self.program.references.items():
             result = jax.device_get(evaluate(carrier.root, self._next_evaluation()))
             self.totals.baselines[name] = float(result["return"])
@@ -312,7 +313,7 @@ class Run:
         return jnp.int32(self.totals.evaluations)
 
     def _evaluate(self, carrier: Carrier) -> None:
-        """Greedy episodes of the task policy on fresh environments."""
+        """Evaluates the greedy task policy in fresh environments and writes the record."""
         index, self.evaluated = self._next_evaluation(), self.totals.update
         result = jax.device_get(self.program.evaluate(carrier.root, carrier.learner, index))
         self.totals.last_eval = {f"eval/{name}": float(x) for name, x in result.items()}
@@ -326,7 +327,7 @@ class Run:
         self.checkpointer.save(self.totals.update, saved, dataclasses.asdict(self.totals))
 
     def _finish(self, carrier: Carrier) -> None:
-        """Last evaluation, checkpoint, figures, summary and the command to continue."""
+        """Evaluates, saves, draws figures, and prints the summary and the command to continue."""
         if self.evaluated != self.totals.update:
             self._evaluate(carrier)
         if self.totals.update not in self.checkpointer.steps():
@@ -342,7 +343,7 @@ class Run:
         self.progress.log(f"To continue: {again}")
 
     def _draw(self, probes: Any, carrier: Carrier) -> None:
-        """The learning curve, and what the algorithm's report draws."""
+        """Draws the learning curve and the figures of the algorithm's report."""
         records = list(writers.read_metrics(self.workdir / writers.METRICS))
         title = f"{self.cfg.name}: {self.cfg.env.name}, seed {self.cfg.seed}"
         pictures = self.workdir / "figures"
@@ -372,7 +373,7 @@ def _crosses(update: int, every: int, run: RunConfig) -> bool:
 
 
 class _Signals:
-    """SIGINT and SIGTERM go to `handler` inside the `with` block."""
+    """Sends SIGINT and SIGTERM to `handler` inside the `with` block."""
 
     def __init__(self, handler: Callable[[int, FrameType | None], None]):
         self.handler = handler

@@ -1,4 +1,4 @@
-"""The compiled functions of a run on its mesh, and its carrier as checkpoints hold it."""
+"""The compiled functions of a run on its mesh, and its carrier in the form of checkpoints."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ def precision(cfg: Config, platform: str) -> Precision:
 
 
 def make_machine(cfg: Config, dtypes: Precision) -> Machine:
-    """The machine of the settings, with their environment and their algorithm."""
+    """The machine for checked settings, with its environment and algorithm."""
     if "float64" in (cfg.precision.compute, cfg.precision.param):
         jax.config.update("jax_enable_x64", True)
     env, make = catalog.make(cfg.env.name), ALGORITHMS[cfg.algorithm.name]
@@ -49,7 +49,7 @@ class Program:
     """Functions compiled at their first call; see dtc/training/trainer.py and evaluation.py."""
 
     def __init__(self, cfg: Config, on: Mesh | None = None):
-        """Without `on` the mesh is made of the devices of this run."""
+        """`on` defaults to a mesh of all devices of this run."""
         self.cfg = cfg
         self.mesh = mesh.make_mesh(cfg.mesh.data, cfg.mesh.ensemble) if on is None else on
         self.precision = precision(cfg, self.mesh.devices.flat[0].platform)
@@ -77,7 +77,7 @@ class Program:
         return jax.tree.map(place, specs(self.machine), shapes, is_leaf=lambda x: isinstance(x, P))
 
     def to_checkpoint(self, carrier: Carrier) -> Carrier:
-        """The carrier in a form that knows nothing of the mesh."""
+        """The carrier in a form that does not depend on the mesh."""
         wanted = self.checkpoint_shapes()
         convert = jax.jit(self._portable, out_shardings=_shardings(_state(wanted)))
         return _with_state(carrier, convert(_state(carrier)))
@@ -94,7 +94,8 @@ class Program:
     def checkpoint_shapes(self) -> Carrier:
         """Shapes and shardings of `to_checkpoint`'s result on this mesh.
 
-        What has another shape there is replicated: real members, say, that no axis divides.
+        Leaves whose shape differs from the carrier's are replicated: the real members, whose number
+        no mesh axis need divide.
         """
         shapes = self.shapes()
         here = _state(shapes)

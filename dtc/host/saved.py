@@ -1,4 +1,4 @@
-"""A finished or interrupted run, read back from its directory."""
+"""Loads a finished or interrupted run from its directory."""
 
 import dataclasses
 import json
@@ -13,7 +13,7 @@ from dtc.training.carrier import Carrier
 
 
 class Saved(NamedTuple):
-    """The newest checkpoint of a run, on the devices that are here."""
+    """The newest checkpoint of a run, restored on the devices of this machine."""
 
     program: Program
     carrier: Carrier
@@ -21,28 +21,31 @@ class Saved(NamedTuple):
 
 
 def settings(workdir: Path) -> Config:
-    """The settings the run was started with, for whatever devices are here now.
+    """The settings of a run, with mesh and slice reset to fit the devices of this machine.
 
     Raises:
-      ConfigError: the directory holds no run, or one of other code than this.
+      ConfigError: the directory holds no run, or one of another version of the code.
     """
     path = workdir / "config.json"
     if not path.is_file():
-        raise ConfigError(f"--workdir={workdir} holds no config.json. Name a run directory.")
+        raise ConfigError(f"--workdir={workdir} holds no config.json. Use a run directory.")
     try:
         tree = json.loads(path.read_text())
     except json.JSONDecodeError as error:
-        raise ConfigError(f"{path} is no JSON: {error}. Name another run directory.") from error
+        raise ConfigError(f"{path} is not JSON: {error}. Use another run directory.") from error
     number = tree.pop("format", None) if isinstance(tree, dict) else None
     formats.check(path, number, formats.CONFIG)
     for name in sorted(config.flat(tree).keys() ^ config.declarations().keys()):
         differs = "lacks" if name in config.declarations() else "has"
-        raise ConfigError(f"{path} {differs} {name}, unlike this code. Use the code that wrote it.")
+        raise ConfigError(
+            f"{path} {differs} {name}, unlike this version of the code. "
+            "Use the version that wrote it."
+        )
     return dataclasses.replace(config.from_dict(tree), mesh=MeshConfig(), slice="")
 
 
 def restore(workdir: Path, cfg: Config) -> Saved:
-    """The newest checkpoint under `workdir`; `cfg` as `settings` returned it, with its devices.
+    """The newest checkpoint under `workdir`; `cfg` is from `settings`, with the mesh resolved.
 
     Raises:
       ConfigError: there is no checkpoint, or it is of another configuration.

@@ -1,6 +1,6 @@
-"""What a run leaves to read: config.json, metrics.jsonl, TensorBoard events, the progress line.
+"""Writers of a run: config.json, metrics.jsonl, TensorBoard events and the progress line.
 
-Only process 0 writes; the others may call everything here all the same.
+Only process 0 writes; the other processes may call the same functions.
 """
 
 import json
@@ -28,7 +28,7 @@ RATES = ("env_steps/s", "replayed_steps/s", "imagined_steps/s", "updates/s")
 
 
 class Shown(NamedTuple):
-    """A metric of the progress line."""
+    """A metric shown in the progress line."""
 
     metric: str
     label: str
@@ -50,7 +50,7 @@ def write_config(workdir: Path, cfg: Config) -> None:
 
 
 def read_metrics(path: Path) -> Iterator[Record]:
-    """The records of a metrics.jsonl; a line that a killed run left unfinished is skipped."""
+    """The records of a metrics.jsonl; unfinished lines, left by a killed run, are skipped."""
     for line in path.read_text().splitlines():
         try:
             yield json.loads(line)
@@ -59,10 +59,10 @@ def read_metrics(path: Path) -> Iterator[Record]:
 
 
 class MetricsWriter:
-    """Appends records to metrics.jsonl, and to TensorBoard events where that is installed."""
+    """Appends records to metrics.jsonl and, if tensorboard is installed, to event files."""
 
     def __init__(self, workdir: Path, update: int = 0):
-        """Opens the files; records after `update`, where the run continues, are taken out."""
+        """Opens the files and removes records after `update`, from which the run continues."""
         self.file, self.events = None, None
         if jax.process_index() == 0:
             workdir.mkdir(parents=True, exist_ok=True)
@@ -71,7 +71,7 @@ class MetricsWriter:
             self.events = _open_events(workdir / "tensorboard", last)
 
     def write(self, record: Mapping[str, Any]) -> None:
-        """Writes one log step at once, so that a kill loses none before it."""
+        """Writes and flushes one log step, so that a killed run loses none."""
         if self.file is None:
             return
         plain = {name: _plain(value) for name, value in record.items()}
@@ -88,7 +88,7 @@ class MetricsWriter:
 
 
 def _plain(value: Any) -> Any:
-    """A JSON value; float32 keeps its bits in 9 digits, NaN and infinities become null."""
+    """A JSON value: floats with 9 digits, which float32 needs; NaN and infinities as null."""
     if isinstance(value, str | bool) or value is None:
         return value
     number = value.item() if hasattr(value, "item") else value
@@ -98,7 +98,7 @@ def _plain(value: Any) -> Any:
 
 
 def _truncate(path: Path, update: int) -> Record | None:
-    """Takes out what a run wrote after the checkpoint it continues from; the last record kept."""
+    """Removes the records after `update`; returns the last record that is left."""
     if not path.exists():
         return None
     kept = [record for record in read_metrics(path) if record["update"] <= update]
@@ -109,9 +109,9 @@ def _truncate(path: Path, update: int) -> Record | None:
 
 
 def _open_events(directory: Path, last: Record | None) -> Any:
-    """TensorBoard's writer of event files, None where tensorboard is not installed.
+    """TensorBoard's event writer, or None if tensorboard is not installed.
 
-    Where a run continues, a session start hides the events after its last record.
+    For a resumed run a session start hides the events after its last record.
     """
     try:
         from tensorboard.compat.proto import event_pb2
@@ -144,7 +144,7 @@ def _add_event(events: Any, record: Record) -> None:
 
 
 class Progress:
-    """One live line on a terminal, one plain line a log step elsewhere."""
+    """A live progress line on a terminal; one plain line per log step elsewhere."""
 
     def __init__(
         self,
@@ -175,17 +175,17 @@ class Progress:
             self.console.print(text, soft_wrap=True, markup=False)
 
     def log(self, message: str) -> None:
-        """A line of its own, above the live one."""
+        """Prints a separate line above the live one."""
         self.console.print(message, soft_wrap=True, markup=False)
 
     def finish(self) -> None:
-        """Leaves the last state on the terminal."""
+        """Ends the live line; its last state stays on the terminal."""
         if self.live is not None:
             self.live.stop()
             self.live = None
 
     def _line(self, record: Mapping[str, Any]) -> str:
-        """The log step in one line: how far, how well, how fast, how long."""
+        """The log step in one line: progress, metrics, rates, time left."""
         share, left = min(record[self.unit] / self.goal, 1.0), self._seconds_left(record)
         total = {self.unit: f"/{short(self.goal)}"}
         parts = [f"{share:4.0%}"]
@@ -225,7 +225,7 @@ def clock(seconds: float) -> str:
 
 
 def summary_table(title: str, rows: Mapping[str, Any]) -> Table:
-    """The table at the end of a run: a name and a figure a row."""
+    """The table at the end of a run, with one row per name and value."""
     table = Table(title=title, show_header=False, title_justify="left")
     table.add_column(style="bold")
     table.add_column(justify="right")

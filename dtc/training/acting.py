@@ -1,4 +1,4 @@
-"""Acting: act -> constraint -> vector step, which gives one row of every environment."""
+"""Acting: act -> constraint -> vector step; each pass yields one row per environment."""
 
 from typing import NamedTuple
 
@@ -18,7 +18,7 @@ from dtc.training.carrier import Carrier, Episodes, Machine, init_action, make_r
 
 
 class Mode(NamedTuple):
-    """What follows the end of an episode, and what the draws are for."""
+    """Auto-reset mode and the purposes of random draws."""
 
     vector: VectorConfig
     state: Purpose
@@ -34,30 +34,30 @@ EVALUATE = Mode(
 
 
 class Players(NamedTuple):
-    """What acting carries from one environment call to the next."""
+    """State carried from one environment call to the next."""
 
-    acting: PyTree  # the algorithm's
+    acting: PyTree  # the algorithm's acting state
     episodes: Episodes
 
 
 class Played(NamedTuple):
-    """One call of every environment, [N, ...]."""
+    """Output of one call of every environment, [N, ...]."""
 
     row: Row
-    latent: PyTree | None  # what the algorithm wants stored beside the row
+    latent: PyTree | None  # to be stored beside the row
 
 
 class CollectInfo(NamedTuple):
     """Sums over this device's environments of one collection."""
 
-    env_steps: Array  # [] transitions (calls that only reset do not count)
-    ended: Array  # [] episodes
+    env_steps: Array  # [] number of transitions (calls that only reset do not count)
+    ended: Array  # [] number of episodes that ended
     ended_return: Array  # [] sum of their returns
     ended_length: Array  # [] sum of their lengths
 
 
 def start(root: Key, ids_N: Array, machine: Machine, mode: Mode, calls: Array | int = 0) -> Players:
-    """Every environment at the start of an episode; `calls` numbers this call."""
+    """Resets every environment; `calls` is the number of this call, from which keys are made."""
     env_state, timestep = vector.reset(root, ids_N, machine.env, mode.vector, calls)
     num = ids_N.shape[0]
     nothing = jnp.zeros(num, jnp.float32)
@@ -68,7 +68,7 @@ def start(root: Key, ids_N: Array, machine: Machine, mode: Mode, calls: Array | 
 
 
 def env_action(action: Array, env: Environment) -> Array:
-    """An action in the environment's units: a policy's [-1, 1] stretched over the box."""
+    """The action in the environment's units: [-1, 1] is scaled to the bounds of the box."""
     spec = env.spec.action
     if env.spec.is_discrete or spec.low is None or spec.high is None:
         return action
@@ -78,7 +78,7 @@ def env_action(action: Array, env: Environment) -> Array:
 def look(
     learner: PyTree, acting: PyTree, seen: Seen, keys: ActKeys, act_fn: ActFn, machine: Machine
 ) -> tuple[PyTree, Played]:
-    """Acts under the constraint: the next acting state, and a row of what was seen and done."""
+    """Chooses actions under the constraint; returns the next acting state and what to store."""
     acted = act_fn(learner, acting, seen, keys)
     executed = acted.action
     chex.assert_shape(executed, seen.action.shape)  # [N] or [N, A]
@@ -88,7 +88,7 @@ def look(
 
 
 def keys_of(root: Key, ids: Array, calls: Array, mode: Mode) -> ActKeys:
-    """The keys of one look at each environment."""
+    """The keys of one call of an acting function, one per environment and kind of draw."""
     return ActKeys(
         mesh_keys(root, mode.state, ids, calls), mesh_keys(root, mode.policy, ids, calls)
     )
@@ -97,7 +97,7 @@ def keys_of(root: Key, ids: Array, calls: Array, mode: Mode) -> ActKeys:
 def play(
     root: Key, learner: PyTree, players: Players, act_fn: ActFn, machine: Machine, mode: Mode
 ) -> tuple[Players, Played]:
-    """Looks, acts and steps every environment once."""
+    """Chooses an action in every environment and steps it once."""
     episodes, env = players.episodes, machine.env
     seen = Seen(episodes.timestep, episodes.action)
     keys = keys_of(root, episodes.env.ids, episodes.env.calls, mode)
@@ -119,10 +119,10 @@ def play(
 def collect(
     carrier: Carrier, machine: Machine, act_fn: ActFn | None = None
 ) -> tuple[Players, PyTree, Collected, CollectInfo]:
-    """R calls of every environment; without `act_fn` the algorithm's own acts.
+    """Runs R calls of every environment; `act_fn` defaults to the algorithm's.
 
     Returns:
-      What acting carries on, latents [R, N, ...], rows [R, N, ...] and what is shown after them,
+      State after the last call, latents [R, N, ...], rows [R, N, ...] with the TimeStep after them,
       sums over this device's environments.
     """
     act_fn = machine.algorithm.act if act_fn is None else act_fn

@@ -1,8 +1,9 @@
-"""What the machine asks of an algorithm: a handful of pure functions and the shapes they keep.
+"""The interface of an algorithm: pure functions that the machine (trainer.py) calls.
 
-The machine owns environments, rows, the ring, the mesh and the calls. An algorithm owns what is
-learned. All functions but those of checkpoints and rates are traced inside the mesh program and see
-one device's share: `learner` and `acting` as `specs` splits them, environments of this device.
+The machine owns environments, rows, the ring, the mesh and the compiled calls; an algorithm owns
+the learned state. All its functions except those for checkpoints, rates and figures are traced
+inside the mesh program and see one device's share: `learner` and `acting` split by `specs`, and
+this device's environments.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,21 +18,21 @@ from dtc.data.ring import Ring
 
 
 class Seen(NamedTuple):
-    """What there is to act on, [N, ...]."""
+    """Input of an acting function, [N, ...]."""
 
-    timestep: TimeStep  # what the environments show
-    action: Array  # executed before it; meaningless where an episode begins
+    timestep: TimeStep  # latest output of the environments
+    action: Array  # executed before it; meaningless where `timestep.first`
 
 
 class ActKeys(NamedTuple):
-    """A key for each environment and kind of draw, [N]."""
+    """Keys of one call of an acting function, [N] each."""
 
-    state: Key  # draws of the acting state
-    policy: Key  # draws of the action
+    state: Key  # for the acting state
+    policy: Key  # for the action
 
 
 class Acted(NamedTuple):
-    """What acting gives, [N, ...]; what is None is not stored and takes no room."""
+    """Output of an acting function, [N, ...]; fields of None are not stored."""
 
     acting: PyTree  # the next acting state
     action: Array  # int32 ids, or float32 [N, A] in [-1, 1]
@@ -43,11 +44,11 @@ class Collected(NamedTuple):
     """Rows of one collection."""
 
     rows: Row  # [R, N, ...]
-    after: TimeStep  # what the environments show after the last of them, [N, ...]
+    after: TimeStep  # output of the environments after the last row, [N, ...]
 
 
 class Learned(NamedTuple):
-    """What an update gives."""
+    """Output of an update."""
 
     learner: PyTree
     ring: Ring | None
@@ -61,7 +62,7 @@ class ActFn(Protocol):
 
 
 class LearnFn(Protocol):
-    """One update. `collected` is None where the machine runs no environments."""
+    """One update. `collected` is None if the machine runs no environments."""
 
     def __call__(
         self, draws: Draws, learner: PyTree, collected: Collected | None, ring: Ring | None
@@ -69,26 +70,26 @@ class LearnFn(Protocol):
 
 
 class Specs(NamedTuple):
-    """PartitionSpecs, or prefixes of them; any part may be split over `ensemble`."""
+    """PartitionSpecs of the state, or prefixes of them; any part may be split over `ensemble`."""
 
     learner: Any = mesh.REPLICATED
     acting: Any = mesh.SHARDED
 
 
 class State(NamedTuple):
-    """What an algorithm keeps: global arrays on the host's side, as checkpoints see them."""
+    """The whole state of an algorithm as global arrays, outside `shard_map`."""
 
     learner: PyTree
     acting: PyTree
 
 
 def unchanged(state: State, ensemble: int) -> State:
-    """The codec of checkpoints of a state that is the same on every mesh."""
+    """The state as it is: the checkpoint codec of a state that does not depend on the mesh."""
     return state
 
 
 def no_rates(metrics: Mapping[str, float]) -> dict[str, float]:
-    """No rates besides those of the machine."""
+    """No rates in addition to the machine's."""
     return {}
 
 
@@ -99,27 +100,27 @@ def no_probes(machine: Any, on: Any) -> dict[str, Callable[..., Any]]:
 
 @dataclass(frozen=True)
 class Algorithm:
-    """A guest of the machine. Numbers are global, whatever the mesh."""
+    """An algorithm that the machine can run. All sizes are global, independent of the mesh."""
 
     name: str
     init: Callable[[Key], PyTree]  # root -> learner
-    init_acting: Callable[[int], PyTree]  # environments of this device -> acting state
-    act: ActFn  # collects
+    init_acting: Callable[[int], PyTree]  # number of this device's environments -> acting state
+    act: ActFn  # used for collection
     learn: LearnFn
-    evaluated: Mapping[str, ActFn]  # what evaluation acts with: `greedy`, `sampled`
+    evaluated: Mapping[str, ActFn]  # used for evaluation: `greedy`, `sampled`
     specs: Specs = field(default_factory=Specs)
-    has_ring: bool = True  # whether rows are kept; an on-policy learner reads `collected` alone
+    has_ring: bool = True  # False: an on-policy algorithm, which learns from `collected` only
     # (learner, seen, proposed action) -> executed action; rows then hold both
     constrain: Callable[[PyTree, Seen, Array], Array] | None = None
-    # (learner, episodes) -> figures [N] of each evaluation episode, besides its return and length
+    # (learner, evaluation.Trace) -> metrics [N] of each episode, besides its return and length
     judge: Callable[[PyTree, Any], dict[str, Array]] | None = None
-    # The state of a mesh whose axis `ensemble` has so many devices, and the one in checkpoints.
+    # (state, size of the mesh axis `ensemble`) -> the same for a checkpoint, and back
     to_checkpoint: Callable[[State, int], State] = unchanged
     from_checkpoint: Callable[[State, int], State] = unchanged
-    # metrics of a call -> steps an update by the name of their rate, e.g. `replayed_steps/s`
+    # metrics of a call -> steps per update, by the name of their rate, e.g. `replayed_steps/s`
     rates: Callable[[Mapping[str, float]], dict[str, float]] = no_rates
     # (machine, mesh) -> compiled functions that figures need, by name
     probes: Callable[[Any, Any], dict[str, Callable[..., Any]]] = no_probes
-    # raw gradients of an update, as global means, before clipping and optimiser; and their specs
+    # raw gradients of an update, averaged over the mesh, before clipping; and their specs
     gradients: Callable[[Draws, PyTree, Collected | None, Ring | None], PyTree] | None = None
     gradient_specs: Any = mesh.REPLICATED

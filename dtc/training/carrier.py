@@ -1,4 +1,4 @@
-"""The carrier: all state of a run, its PartitionSpecs, and the machine's static side."""
+"""The carrier (all state of a run), its PartitionSpecs, and the machine's static configuration."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,42 +19,42 @@ COLLECT = vector.VectorConfig()
 
 
 class Episodes(NamedTuple):
-    """Environments in the middle of their episodes."""
+    """The current episode of each environment."""
 
     env: vector.VectorState
-    timestep: TimeStep  # what they show now, [N, ...]
+    timestep: TimeStep  # latest output of the environments, [N, ...]
     action: Array  # executed before it, [N] or [N, A]
     ret: Array  # return so far, [N] float32
     length: Array  # steps so far, [N] float32
 
 
 class Carrier(NamedTuple):
-    """All state of a run. Donated to every train call; what is not here is not resumed."""
+    """All state of a run, as checkpoints store it. Donated to every train call."""
 
     root: Key  # [] only folded, never consumed
-    update: Array  # [] int32, updates done
+    update: Array  # [] int32, number of updates so far
     learner: PyTree
-    acting: PyTree | None  # None where the machine runs no environments
-    episodes: Episodes | None
-    replay: Ring | None  # None where the algorithm keeps no rows
+    acting: PyTree | None  # None if the machine runs no environments
+    episodes: Episodes | None  # likewise
+    replay: Ring | None  # None if the algorithm stores no rows
 
 
 @dataclass(frozen=True)
 class Machine:
-    """All that is fixed when the program is compiled. Numbers are global, whatever the mesh."""
+    """Everything fixed at compile time. All sizes are global, independent of the mesh."""
 
     env: Environment
     num_envs: int  # N
-    prefill: int  # rows of each environment that are collected before the first update
-    collect_steps: int  # R, calls of each environment an iteration; 0: no environments
-    updates_per_collect: int  # G, updates an iteration
-    slots: int  # M, rows of the ring of each environment
-    has_latents: bool  # whether the ring keeps the latents that the algorithm wants stored
+    prefill: int  # rows collected from each environment before the first update
+    collect_steps: int  # R, calls of each environment per iteration; 0: no environments
+    updates_per_collect: int  # G, updates per iteration
+    slots: int  # M, rows stored for each environment
+    has_latents: bool  # whether the ring stores the algorithm's latents
     algorithm: Algorithm
 
     @cached_property
     def layout(self) -> Layout | None:
-        """How the ring packs rows and latents."""
+        """The packing of the ring's rows and latents; None without a ring."""
         if not self.algorithm.has_ring:
             return None
         row, latent = row_shapes(self)
@@ -75,7 +75,7 @@ def action_spec(spec: EnvSpec) -> ArraySpec:
 
 
 def make_row(seen: TimeStep, acted: Acted, executed: Array, machine: Machine) -> Row:
-    """The row of what was seen and done; leaves that the run has no use for are None."""
+    """The row to store; leaves that the run does not need are None."""
     is_constrained = machine.algorithm.constrain is not None
     return Row(
         obs=seen.obs,
@@ -107,7 +107,7 @@ def row_shapes(machine: Machine) -> tuple[Row, PyTree | None]:
 
 
 def specs(machine: Machine) -> Carrier:
-    """The carrier again, made of PartitionSpecs (prefixes of its subtrees)."""
+    """The PartitionSpecs of the carrier, as prefixes of its subtrees."""
     same: Any = mesh.REPLICATED
     sharded: Any = mesh.SHARDED
     runs, layout = machine.collect_steps > 0, machine.layout

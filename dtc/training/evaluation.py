@@ -1,4 +1,4 @@
-"""Evaluation inside the mesh program: whole episodes on fresh environments."""
+"""Evaluation inside the mesh program: whole episodes in fresh environments."""
 
 from functools import partial
 from typing import Any, NamedTuple
@@ -20,35 +20,38 @@ from dtc.training.carrier import Machine
 
 
 class Outcome(NamedTuple):
-    """What the steps of one episode of each of this device's environments gave, [T, N]."""
+    """Results of the steps of one episode of each of this device's environments, [T, N]."""
 
     reward: Array  # 0 after the end
-    alive: Array  # the step belongs to the episode
-    info: dict[str, Array]  # as the environments report it
+    alive: Array  # bool, the step belongs to the episode
+    info: dict[str, Array]  # from the environments
 
 
 class Trace(NamedTuple):
     """One episode of each of this device's environments, [T + 1, N, ...].
 
-    T is `spec.max_steps`; the state an episode ends in is a row too, and is repeated after it.
+    T is `spec.max_steps`. The last observation of an episode is a row too, repeated up to row T.
     """
 
-    rows: Row  # what was seen and done
-    latents: PyTree  # what the algorithm would store beside them
+    rows: Row
+    latents: PyTree  # those that the algorithm stores beside rows
     outcome: Outcome
 
 
 def outcome(alive_N: Array, after: TimeStep) -> Outcome:
-    """What one step gave, where `alive` says that the episode was not over before it."""
+    """The Outcome of one step; `alive_N`: the episode was not over before it."""
     return Outcome(jnp.where(alive_N, after.reward, 0.0), alive_N, dict(after.info))
 
 
 def run_episode(
     root: Key, learner: PyTree, act_fn: ActFn, ids: Array, index: Array, machine: Machine
 ) -> Trace:
-    """An episode of fresh environments, frozen once they end."""
+    """An episode in each of the fresh environments `ids`, frozen once they end.
+
+    `index` is the number of this evaluation in the run.
+    """
     max_steps = machine.env.spec.max_steps
-    # Each evaluation has a range of call numbers of its own, so that no draw is used twice.
+    # Each evaluation has its own range of call numbers, so that no draw is repeated.
     players = acting.start(root, ids, machine, EVALUATE, calls=index * (max_steps + 1))
 
     def body(players: Players, _: None) -> tuple[Players, Trace]:
@@ -62,7 +65,7 @@ def run_episode(
 def reference_fn(
     kind: str, root: Key, machine: Machine, state: vector.VectorState, timestep: TimeStep
 ) -> Array:
-    """Action [N] of a reference policy: `random` (uniform over what is allowed) or `scripted`."""
+    """Action [N] of a reference policy: `random` (uniform over allowed actions) or `scripted`."""
     env = machine.env
     keys = mesh_keys(root, Purpose.EVAL_POLICY, state.ids, state.calls)
     if kind == "scripted":
@@ -95,9 +98,9 @@ def reference_episodes(root: Key, kind: str, ids: Array, index: Array, machine: 
 
 
 def bouncing(obs: PyTree, alive_TN: Array) -> Array:
-    """[T, N] 1 where a step of an episode sees exactly what it saw two steps earlier.
+    """[T, N] bool: the observation of this step of an episode equals that of two steps earlier.
 
-    In a grid world: back on the cell of two steps before, with nothing changed in between.
+    In a grid world: the agent is back on the cell of two steps earlier and nothing else changed.
     """
 
     def same(x: Array) -> Array:
@@ -110,7 +113,7 @@ def bouncing(obs: PyTree, alive_TN: Array) -> Array:
 def summarise(outcome: Outcome, ids: Array, num: int, **more: Array) -> dict[str, Array]:
     """Means over the first `num` environments of the run: return, length, infos and `more` [N].
 
-    Infos named x_fraction count at the end of the episode, others are summed over it.
+    Infos named x_fraction are those at the end of the episode, others are summed over it.
     """
     counts = (ids < num).astype(jnp.float32)
     length_N = outcome.alive.astype(jnp.float32).sum(0)
@@ -130,7 +133,7 @@ def _ids(num: int) -> Array:
 def evaluate(
     root: Key, learner: PyTree, index: Array, machine: Machine, num: int, act_fn: ActFn
 ) -> dict[str, Array]:
-    """Means over `num` episodes: return, length, infos, bouncing, and what the algorithm judges."""
+    """Means over `num` episodes: return, length, infos, bouncing, and those of `judge`."""
     ids, judge = _ids(num), machine.algorithm.judge
     trace = run_episode(root, learner, act_fn, ids, index, machine)
     outcome = trace.outcome
@@ -144,7 +147,7 @@ def evaluate(
 def evaluate_reference(
     root: Key, index: Array, machine: Machine, num: int, kind: str
 ) -> dict[str, Array]:
-    """The same of a reference policy, `random` or `scripted`."""
+    """Means over `num` episodes of a reference policy, `random` or `scripted`."""
     ids = _ids(num)
     return summarise(reference_episodes(root, kind, ids, index, machine), ids, num)
 

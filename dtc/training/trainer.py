@@ -1,10 +1,10 @@
-"""The machine: one program on the mesh that carries an algorithm.
+"""The machine: one program on the mesh that runs an algorithm.
 
     iteration = act -> constraint -> vector step -> rows -> ring -> G x learn(learner, rows, ring)
 
-Everything here runs inside one manual `shard_map` and knows no algorithm: training/algorithm.py
-says what one brings. `act`, `insert` and `learn` are also compiled apart, for environments on the
-host, for export and for learning from a data set.
+Everything here runs inside one manual `shard_map` and is independent of the algorithm, whose
+interface is training/algorithm.py. `act`, `insert` and `learn` are also compiled separately, for
+environments on the host, for export and for learning from a data set.
 """
 
 from functools import partial
@@ -27,7 +27,7 @@ from dtc.training.carrier import Carrier, Machine, specs
 
 
 class CallInfo(NamedTuple):
-    """What leaves the device after a call: replicated float32 scalars."""
+    """Metrics of a train call: replicated float32 scalars."""
 
     mean: Metrics  # over the updates of the call
     collected: CollectInfo | None  # sums over all environments and the call
@@ -57,14 +57,18 @@ def init(seed: Array, machine: Machine) -> Carrier:
 def collect(
     carrier: Carrier, machine: Machine, act_fn: ActFn | None = None
 ) -> tuple[Carrier, Collected, CollectInfo]:
-    """R calls of every environment, kept in the ring; without `act_fn` the algorithm's own acts."""
+    """Runs R calls of every environment and stores the rows; `act_fn` defaults to the algorithm's.
+
+    Returns:
+      The carrier, the rows and sums over this device's environments.
+    """
     players, latents, collected, info = acting.collect(carrier, machine, act_fn)
     carrier = carrier._replace(acting=players.acting, episodes=players.episodes)
     return insert(carrier, collected.rows, latents), collected, info
 
 
 def insert(carrier: Carrier, rows: Row, latents: PyTree | None) -> Carrier:
-    """The carrier with rows [R, N, ...] and the latents beside them in its ring, if it has one."""
+    """The carrier with rows [R, N, ...] and their latents added to its ring, if it has one."""
     if carrier.replay is None:
         return carrier
     return carrier._replace(replay=ring.add(carrier.replay, rows, latents))
@@ -73,7 +77,7 @@ def insert(carrier: Carrier, rows: Row, latents: PyTree | None) -> Carrier:
 def learn(
     carrier: Carrier, collected: Collected | None, machine: Machine
 ) -> tuple[Carrier, Metrics]:
-    """G updates, and the means of their metrics."""
+    """Runs G updates; returns the carrier and the means of their metrics."""
 
     def update(carrier: Carrier, _: None) -> tuple[Carrier, Metrics]:
         draws = Draws(carrier.root, carrier.update)
@@ -89,7 +93,7 @@ def learn(
 
 
 def iteration(carrier: Carrier, machine: Machine) -> tuple[Carrier, CallInfo]:
-    """R environment steps, then G updates; updates alone where the machine runs no environments."""
+    """Runs R calls of every environment, if the machine has any, then G updates."""
     collected, info = None, None
     if machine.collect_steps:
         carrier, collected, info = collect(carrier, machine)
@@ -98,7 +102,7 @@ def iteration(carrier: Carrier, machine: Machine) -> tuple[Carrier, CallInfo]:
 
 
 def train(carrier: Carrier, num_iterations: Array, machine: Machine) -> tuple[Carrier, CallInfo]:
-    """`num_iterations` iterations; one compile whatever their number."""
+    """Runs `num_iterations` iterations; the number is dynamic, so it needs no new compilation."""
     shapes = jax.eval_shape(lambda c: iteration(c, machine)[1], carrier)
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
 
@@ -113,12 +117,12 @@ def train(carrier: Carrier, num_iterations: Array, machine: Machine) -> tuple[Ca
 
 
 def gradients(carrier: Carrier, machine: Machine) -> PyTree:
-    """Raw gradients of the next iteration's first update: what meshes are compared by."""
+    """Raw gradients of the next iteration's first update; tests compare them between meshes."""
     collected = None
     if machine.collect_steps:
         carrier, collected, _ = collect(carrier, machine)
     gradients_fn = machine.algorithm.gradients
-    assert gradients_fn is not None, f"{machine.algorithm.name} shows no gradients"
+    assert gradients_fn is not None, f"{machine.algorithm.name} has no gradients function"
     draws = Draws(carrier.root, carrier.update)
     return gradients_fn(draws, carrier.learner, collected, carrier.replay)
 
@@ -129,16 +133,16 @@ def make_init(machine: Machine, on: Mesh) -> Any:
 
 
 def make_train(machine: Machine, on: Mesh) -> Any:
-    """jit: (carrier, number of iterations) -> (carrier, report); the carrier is donated."""
+    """jit: (carrier, number of iterations) -> (carrier, CallInfo); the carrier is donated."""
     carrier, same = specs(machine), mesh.REPLICATED
     fn = partial(train, machine=machine)
     return mesh.sharded(fn, on, (carrier, same), (carrier, same), donate=(0,))
 
 
 def make_act(machine: Machine, on: Mesh, act_fn: ActFn | None = None) -> Any:
-    """jit: (root, learner, acting, seen, call number) -> (acting, Played), of all environments.
+    """jit: (root, learner, acting, seen, call number) -> (acting, Played), for all environments.
 
-    The row holds the action to execute; rows and latents are what `insert` takes, once stacked.
+    The row holds the action to execute. Stacked over R calls, rows and latents fit `insert`.
     """
     act_fn = machine.algorithm.act if act_fn is None else act_fn
 
@@ -165,7 +169,7 @@ def make_insert(machine: Machine, on: Mesh) -> Any:
 def make_learn(machine: Machine, on: Mesh) -> Any:
     """jit: (carrier, collected) -> (carrier, mean metrics); the carrier is donated.
 
-    `collected` is None where the machine runs no environments.
+    `collected` is None if the machine runs no environments.
     """
     rows: Any = mesh.SHARDED_TIME_MAJOR
     after: Any = mesh.SHARDED

@@ -1,8 +1,12 @@
-"""Transition members: K own cores and priors on the trunk's latents, and their disagreement.
+"""The ensemble: K transition members on the trunk's latents, and their disagreement.
 
-Member k learns KL(sg q(z_{t+1}) || p_k(z_{t+1} | h_t, z_t, a_t)). Members are stacked [E, ...] and
-split over the mesh axis `ensemble`; this module holds all collectives over that axis. Every
-function sees this device's members and its share of the data, which it gathers over it.
+Member k has a core and a prior of its own and minimises
+
+    KL(sg q(z_{t+1}) || p_k(z_{t+1} | h_t, z_t, a_t)).
+
+Members are stacked [E, ...] and split over the mesh axis `ensemble`; all collectives over that axis
+are in this module. Functions take this device's members and its share of the data, and gather the
+data over `ensemble`.
 """
 
 import functools
@@ -42,26 +46,26 @@ class Member(nn.Module):
 
 
 class Transitions(NamedTuple):
-    """Inputs of the members, flat over data."""
+    """Inputs of the members; time and batch are one dim n."""
 
     latent: Latent  # [n, ...]
-    action: Array  # [n, A] as networks see it
+    action: Array  # [n, A] as networks read it
 
 
 class MemberBatch(NamedTuple):
-    """What the members learn from, flat over data."""
+    """Training data of the members; time and batch are one dim n."""
 
     transitions: Transitions
     targets: Array  # [n, S, C] log-probabilities, without a gradient
-    counts: Array  # [n] bool, whether the transition is one
+    counts: Array  # [n] bool, whether the pair lies within one episode
 
 
 class MemberSums(NamedTuple):
-    """What the members' loss leaves behind on this device, unnormalised."""
+    """Sums of the members' loss on this device, not yet divided by the weight."""
 
-    loss: Array  # [E] sum of KL over what counts, nats
-    weight: Array  # [E] how many count
-    novelty: Array  # [n] of this device's own transitions
+    loss: Array  # [E] sum of the KL over transitions that count, nats
+    weight: Array  # [E] number of transitions that count
+    novelty: Array  # [n] novelty of this device's own transitions
 
 
 def init_one(key: Key, member: Member, num_actions: int) -> PyTree:
@@ -72,7 +76,7 @@ def init_one(key: Key, member: Member, num_actions: int) -> PyTree:
 
 
 def init(root: Key, member: Member, num_actions: int, num_local: int) -> PyTree:
-    """This device's members [num_local, ...], each from its own key."""
+    """Parameters of this device's members [num_local, ...], each from its own key."""
 
     def one(member_id: Array) -> PyTree:
         key = mesh_key(root, Purpose.MEMBER_INIT, member_id, 0)
@@ -82,12 +86,12 @@ def init(root: Key, member: Member, num_actions: int, num_local: int) -> PyTree:
 
 
 def is_real(num_local: int, num_members: int) -> Array:
-    """[num_local] bool: not a ghost that only pads the mesh axis."""
+    """[num_local] bool: False for ghosts, which only pad the mesh axis."""
     return mesh.member_ids(num_local) < num_members
 
 
 def predict(member: Member, params: PyTree, data: Transitions) -> Array:
-    """log p_k of every given transition under each of this device's members, [E, n, S, C]."""
+    """log p_k [E, n, S, C] of all given transitions by each of this device's members."""
     stoch = one_hot(data.latent.ids, member.cfg, member.precision.compute)
     return jax.vmap(lambda p: member.apply({"params": p}, data.latent.deter, stoch, data.action))(
         params
@@ -95,7 +99,7 @@ def predict(member: Member, params: PyTree, data: Transitions) -> Array:
 
 
 def sum_members(x_E: Array) -> Array:
-    """Sum over dim 0, add by add: XLA:CPU of jaxlib 0.10 takes 17 times as long to reduce it."""
+    """Sum over dim 0 by single additions; XLA:CPU of jaxlib 0.10 takes 17 times as long by sum."""
     return functools.reduce(operator.add, x_E)
 
 
@@ -104,10 +108,10 @@ def disagreement(
 ) -> Array:
     """Novelty [n] of this device's share of gathered transitions, from log p_k [E, n_all, S, C].
 
-    One sum over `ensemble` of the real members' statistics.
+    It needs one sum over `ensemble`, of the real members' statistics.
 
     Args:
-      reference: [n_all, S, C] what some controls compare the members with.
+      reference: [n_all, S, C] log-probabilities that some controls compare the members with.
     """
     real_E = is_real(log_p.shape[0], num_members)
 
@@ -132,13 +136,14 @@ def measure(
 
 
 def distance(params: PyTree, num_members: int) -> Array:
-    """[] root mean square distance of two members' parameters in units of their norm.
+    """[] root mean square distance between two members' parameters, relative to their norm.
 
     sqrt(sum over pairs |a - b|^2 / number of pairs) / sqrt(mean |a|^2) = sqrt(2 Var / mean |a|^2):
-    0 for copies, sqrt(2) for members that have nothing in common.
+    0 for copies, sqrt(2) for uncorrelated members.
 
     Args:
-      params: [E, ...] all members, ghosts last, outside `shard_map`: the compiler splits the sums.
+      params: [E, ...] of all members, ghosts last. Call it outside `shard_map`; the compiler
+        partitions the sums.
     """
     real = [accum(x[:num_members]) for x in jax.tree.leaves(params)]
     spread = jnp.stack([variance(x, axis=0, ddof=1).sum() for x in real]).sum()
@@ -149,14 +154,15 @@ def distance(params: PyTree, num_members: int) -> Array:
 def gradients(
     member: Member, params: PyTree, batch: MemberBatch, num_members: int, novelty: Novelty
 ) -> tuple[PyTree, MemberSums]:
-    """Gradients [E, ...] of the summed loss of each of this device's members, on all rows' data.
+    """Gradients [E, ...] of the summed loss of each of this device's members, and MemberSums.
 
-    Sums, not means: the caller adds them over `data` and divides by the summed weight. The members
-    are run one after the other, so that memory holds the activations of one. Where the novelty has
-    a reference, they learn it instead of the targets.
+    The data are those of all devices along `ensemble`. The results are sums: the caller adds them
+    over `data` and divides by the summed weight. Members run one after another, so that memory
+    holds the activations of one member only.
 
     Args:
       batch: this device's transitions [n, ...].
+      novelty: if it has a reference, the members learn that instead of the batch's targets.
     """
     chex.assert_tree_shape_prefix(batch, batch.counts.shape)  # [n]
     (data, targets, counts_n) = mesh.gather(batch, "ensemble")

@@ -1,8 +1,8 @@
-"""Imagination: rollouts of a model under a policy, in chunks, as far as the horizon says.
+"""Imagination: rollouts of the world model under a policy, in chunks, up to a dynamic horizon.
 
-A dream has states s_0..s_H and actions a_0..a_{H-1}. What is credited to a_t: reward and continue
-predicted at s_{t+1}, and the novelty of (s_t, a_t). Everything that is computed here costs time in
-proportion to the horizon: chunks beyond it are never run.
+A dream has states s_0..s_H and actions a_0..a_{H-1}. Action a_t is credited with the reward and
+continue probability predicted at s_{t+1} and with the novelty of (s_t, a_t). The cost is
+proportional to the horizon: chunks beyond it do not run.
 """
 
 from collections.abc import Callable
@@ -19,19 +19,19 @@ from dtc.core.types import Array, Key, Latent, PyTree
 
 
 class Dreamed(NamedTuple):
-    """Steps of dreams; rows at and beyond the horizon hold zeros."""
+    """Steps of dreams; entries at and beyond the horizon are zero."""
 
     latent: Latent  # s_t, [H, n, ...]
     action: Array  # a_t, [H, n] or [H, n, A]
     mask: Array | None  # allowed actions at s_t, [H, n, A]
     reward: Array  # predicted at s_{t+1}, [H, n]
-    cont: Array  # probability that s_{t+1} is not terminal, 0 below `end`, [H, n]
+    cont: Array  # probability that s_{t+1} is not terminal, set to 0 below `dream.end`, [H, n]
     novelty: Array  # u(s_t, a_t), [H, n]
     value: dict[str, Array]  # each critic at s_{t+1}, [H, n]
 
 
 class ModelFns(NamedTuple):
-    """What a dream needs of the world model, the members, the actor and the critics."""
+    """The functions of world model, members, actor and critics that a dream calls."""
 
     step: Callable[[Latent, Array, Array], Latent]  # (s_t, a_t, uniform [n, S]) -> s_{t+1}
     heads: Callable[[Latent], tuple[Array, Array]]  # s -> (reward, cont)
@@ -44,7 +44,7 @@ class ModelFns(NamedTuple):
 def dream_step(
     fns: ModelFns, keys_n: Key, groups: int, latent: Latent, t: Array
 ) -> tuple[Latent, tuple]:
-    """One imagined step; draws depend on the start's key and t alone."""
+    """One imagined step; its draws depend only on the start's key and t."""
     pairs = jax.vmap(lambda k: jax.random.split(jax.random.fold_in(k, t)))(keys_n)
     uniform_nS = jax.vmap(lambda k: jax.random.uniform(k, (groups,)))(pairs[:, 0])
     mask = fns.mask(latent)
@@ -58,17 +58,18 @@ def flatten(tree: PyTree) -> PyTree:
 
 
 def unflatten(tree: PyTree, size: int) -> PyTree:
-    """[size*b, ...] -> [size, b, ...]: undoes `flatten`."""
+    """[size*b, ...] -> [size, b, ...]; inverse of `flatten`."""
     return jax.tree.map(lambda x: rearrange(x, "(a b) ... -> a b ...", a=size), tree)
 
 
 def dream_chunk(
     fns: ModelFns, keys_n: Key, groups: int, latent: Latent, first_t: Array, cfg: DreamConfig
 ) -> tuple[Latent, Dreamed]:
-    """A chunk from t = first_t: the time scan holds the recurrence, the rest runs batched.
+    """A chunk of steps from t = first_t: a scan runs the recurrence, the rest is batched over time.
 
-    An end is a fact of a state, and the model never learned what comes after one. Yet it often
-    dreams codes that are half an arrival: a goal that paid again there would be counted repeatedly.
+    A continue probability below `cfg.end` counts as 0. The model has no data of states after an
+    episode's end, yet dreams often enter ambiguous states that are only partly terminal: beyond
+    them the reward of reaching a goal could be counted repeatedly.
     """
     steps = first_t + jnp.arange(cfg.chunk, dtype=jnp.int32)
     last, (latents, actions, masks) = lax.scan(
@@ -85,10 +86,10 @@ def dream_chunk(
 def imagine(
     keys_n: Key, start: Latent, horizon: Array, fns: ModelFns, groups: int, cfg: DreamConfig
 ) -> Dreamed:
-    """Dreams of `horizon` steps from each start; buffers hold cfg.longest.
+    """Dreams of `horizon` steps from each start, in buffers of cfg.longest steps.
 
     Args:
-      keys_n: a key of each start: the only source of its randomness.
+      keys_n: one key for each start, the only source of randomness of its dream.
       start: posterior latents [n, ...].
       horizon: [] int32, one of cfg.horizons, the same on every device.
     """

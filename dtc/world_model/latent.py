@@ -1,4 +1,4 @@
-"""Latent states: what the trunk carries, stores and shows to heads, actor and critics."""
+"""Latent states of the trunk and the features that heads, actor and critics read."""
 
 from typing import NamedTuple
 
@@ -12,14 +12,14 @@ from dtc.core.types import Array, EnvSpec, Latent
 
 
 class Feature(NamedTuple):
-    """A latent as networks read it, in the compute dtype."""
+    """A latent in the form that networks read, in the compute dtype."""
 
     deter: Array  # [..., D]
-    stoch: Array  # [..., S, C] one-hot, or with a gradient to its probabilities
+    stoch: Array  # [..., S, C] one-hot; may carry a straight-through gradient
 
     @property
     def joined(self) -> Array:
-        """[..., D + S*C]."""
+        """[..., D + S*C] deter and flat stoch, concatenated."""
         return jnp.concatenate([self.deter, flat_stoch(self.stoch)], -1)
 
 
@@ -29,7 +29,7 @@ def flat_stoch(stoch: Array) -> Array:
 
 
 def split_classes(flat: Array, classes: int) -> Array:
-    """[..., S*C] -> [..., S, C]: undoes `flat_stoch`."""
+    """[..., S*C] -> [..., S, C]; inverse of `flat_stoch`."""
     return rearrange(flat, "... (s c) -> ... s c", c=classes)
 
 
@@ -39,21 +39,21 @@ def one_hot(ids: Array, cfg: RSSMConfig, dtype: jnp.dtype) -> Array:
 
 
 def feature(latent: Latent, cfg: RSSMConfig, precision: Precision) -> Feature:
-    """What heads, actor and critics read of a latent."""
+    """The Feature of a latent, without a gradient to its class ids."""
     return Feature(
         latent.deter.astype(precision.compute), one_hot(latent.ids, cfg, precision.compute)
     )
 
 
 def zero_latent(num: int, cfg: RSSMConfig, precision: Precision) -> Latent:
-    """The latent before an episode, [num, ...]."""
+    """The latent at the start of an episode, [num, ...]: zeros."""
     return Latent(
         jnp.zeros((num, cfg.deter), precision.compute), jnp.zeros((num, cfg.groups), jnp.uint8)
     )
 
 
 def network_action(action: Array, spec: EnvSpec, dtype: jnp.dtype) -> Array:
-    """What networks see of an action: one-hot [..., A] if discrete, else itself."""
+    """An action as networks read it: one-hot [..., A] if discrete, otherwise unchanged."""
     if spec.action.num_classes is not None:
         return jax.nn.one_hot(action, spec.action.num_classes, dtype=dtype)
     return action.astype(dtype)

@@ -13,14 +13,14 @@ from dtc.world_model.latent import Feature
 from dtc.world_model.rssm import Observed, Trunk, vector_sizes
 
 # DreamerV3's constants (Hafner et al. 2023).
-REP_FREE_NATS = 1.0  # a smaller KL trains no posterior
+REP_FREE_NATS = 1.0  # the KL gives the posterior no gradient below this value
 REP_SCALE = 0.1  # weight of the KL that trains the posterior
 
 
 def losses(
     trunk: Trunk, params: PyTree, seen: Observed, obs: Mapping[str, Array], rows: Row
 ) -> dict[str, Array]:
-    """Each loss term [T, B], unscaled: dyn, rep, reward, cont, (mask) and one a leaf of obs.
+    """Unscaled loss terms [T, B]: dyn, rep, reward, cont, mask if any, and obs/NAME for each leaf.
 
     dyn = max(free, KL(sg q || p)),  rep = max(1, KL(q || sg p)), nats summed over groups.
 
@@ -45,7 +45,7 @@ def losses(
 
 
 def decode(trunk: Trunk, params: PyTree, feature: Feature) -> dict[str, Array]:
-    """What a standardised observation is expected to be: mean of vectors, class probabilities."""
+    """The predicted standardised observation: means of vectors, class probabilities of one-hots."""
     decoded = trunk.apply({"params": params}, feature, method="decode")
     vectors = vector_sizes(trunk)
     return {k: symexp(x) if k in vectors else jax.nn.softmax(x) for k, x in decoded.items()}
@@ -57,7 +57,7 @@ def kl(log_p: Array, log_q: Array, free_nats: float = 0.0) -> Array:
 
 
 def reconstruction(decoded: Array, target: Array, rank: int) -> Array:
-    """Loss of one leaf: squared symlog error of a vector, cross-entropy of one-hot cells."""
+    """Loss of one leaf: squared symlog error of a vector, or cross-entropy of one-hot cells."""
     if rank == 1:
         return jnp.square(decoded - symlog(target)).sum(-1)
     cross_entropy = -(target * jax.nn.log_softmax(decoded)).sum(-1)
@@ -65,7 +65,7 @@ def reconstruction(decoded: Array, target: Array, rank: int) -> Array:
 
 
 def total(terms: Mapping[str, Array]) -> Array:
-    """The trunk's loss: the sum of all terms, but 0.1 of rep, mean over [T, B]."""
+    """The trunk's loss: the mean over [T, B] of the sum of all terms, with rep times REP_SCALE."""
     scales = {"rep": REP_SCALE}
     scaled = [scales.get(name, 1.0) * term.mean() for name, term in terms.items()]
     return jnp.stack(scaled).sum()

@@ -5,8 +5,8 @@ The mathematics is DreamerV3's (Hafner et al. 2023, arXiv:2301.04104, "World mod
     h_t = core(h_{t-1}, z_{t-1}, a_{t-1})    z_t ~ q(z_t | h_t, o_t)    z^_t ~ p(z_t | h_t)
     o_t, r_t, c_t ~ heads(h_t, z_t)
 
-with z of S categorical groups of C classes. Sequences are time-major here: [T, B, ...]. Vectors
-among the observations arrive standardised, see core/normalizer.py.
+where z has S categorical groups of C classes. Sequences are time-major: [T, B, ...]. Vector
+observations are already standardised, see core/normalizer.py.
 """
 
 from collections.abc import Mapping
@@ -35,8 +35,8 @@ from dtc.core.numerics import accum
 from dtc.core.types import Array, EnvSpec, Latent, PyTree
 from dtc.world_model.latent import Feature, flat_stoch, one_hot, split_classes
 
-# Initial scale of the posterior's logits. At 1 the first codes are close to uniform noise and the
-# decoder learns to ignore them; at 4 they are nearly a hash of the observation from the start.
+# Initial scale of the posterior's logits. With 1 the initial codes are nearly uniform noise and the
+# decoder learns to ignore them; with 4 they are almost a hash of the observation.
 CODE_SCALE = 4.0
 
 HEAD_LAYERS = 1  # hidden layers of the reward, continue and mask heads
@@ -56,8 +56,8 @@ class Core(nn.Module):
         self.deter_in = MLP(1, c.hidden, p)
         self.stoch_in = MLP(1, c.hidden, p)
         self.action_in = MLP(1, c.hidden, p)
-        # Every block sees its own part of h and all three inputs: one block-diagonal and one full
-        # matmul are the same sum as a block-diagonal one over the concatenation.
+        # Every block reads its own part of h and all three inputs. A block-diagonal matmul of h
+        # plus a full one of the inputs equals a block-diagonal matmul of their concatenation.
         fan_in = c.deter // c.blocks + 3 * c.hidden
         self.from_deter = BlockDense(c.deter, c.blocks, p, fan_in)
         self.from_inputs = Dense(c.deter, p, fan_in=fan_in, use_bias=False, logits=True)
@@ -107,7 +107,7 @@ class Posterior(nn.Module):
         self.out = Dense(c.groups * c.classes, p, CODE_SCALE, logits=True)
 
     def embed_tokens(self, tokens: Array) -> Array:
-        """The tokens' summand of the first layer: it needs no state, so it leaves the time scan."""
+        """The tokens' summand of the first layer; it needs no state, so no scan over time."""
         return self.from_tokens(tokens)
 
     def __call__(self, deter: Array, embedded: Array) -> Array:
@@ -117,11 +117,11 @@ class Posterior(nn.Module):
 
 
 class Trunk(nn.Module):
-    """All networks of the trunk; `encoded` are the unbatched shapes of the encoded observation."""
+    """All networks of the trunk."""
 
     cfg: RSSMConfig
     precision: Precision
-    encoded: tuple[tuple[str, tuple[int, ...]], ...]
+    encoded: tuple[tuple[str, tuple[int, ...]], ...]  # (name, unbatched shape) of each encoded leaf
     num_tokens: int
     num_actions: int
     has_action_mask: bool
@@ -140,7 +140,7 @@ class Trunk(nn.Module):
             self.mask = Head(HEAD_LAYERS, c.units, self.num_actions, 1.0, p)
 
     def embed(self, obs: Mapping[str, Array], action: Array) -> tuple[Array, Array]:
-        """Embedded observations and embedded previous actions: what needs no state."""
+        """Embedded observations and previous actions: all that is computed without a state."""
         return self.posterior.embed_tokens(self.encoder(obs)), self.core.embed_action(action)
 
     def observe_step(
@@ -166,7 +166,7 @@ class Trunk(nn.Module):
         return self.reward(x), self.cont(x)[..., 0], mask
 
     def decode(self, feature: Feature) -> dict[str, Array]:
-        """Mean (symlog, standardised) or logits of every leaf of the encoded observation."""
+        """The mean (symlog, standardised) or logits of each leaf of the encoded observation."""
         return self.decoder(feature.joined)
 
     def everything(self, obs: Mapping[str, Array], action: Array, stoch: Array) -> None:
@@ -184,16 +184,16 @@ class Trunk(nn.Module):
 
 
 class Observed(NamedTuple):
-    """The trunk's view of a batch of sequences."""
+    """Posterior states of the trunk along a batch of sequences."""
 
     deter: Array  # [T, B, D]
-    stoch: Array  # [T, B, S, C] one-hot with a gradient to log_post
+    stoch: Array  # [T, B, S, C] one-hot with a straight-through gradient to log_post
     ids: Array  # [T, B, S] uint8
     log_post: Array  # [T, B, S, C]
     log_prior: Array  # [T, B, S, C]
 
     def feature(self, precision: Precision) -> Feature:
-        """What the heads read, [T, B, ...]."""
+        """The Feature that the heads read, [T, B, ...]."""
         return Feature(self.deter.astype(precision.compute), self.stoch.astype(precision.compute))
 
 
@@ -230,7 +230,7 @@ def observe_step(
     first_B: Array,
     uniform_BS: Array,
 ) -> Latent:
-    """The posterior latent of one observation; `first` forgets latent and action."""
+    """The posterior latent after one observation; `first_B` resets latent and action to zero."""
     keep_B1 = ~first_B[:, None]
     tokens_BF, action_BF = trunk.apply(
         {"params": params}, obs, jnp.where(keep_B1, action_BA, 0.0), method="embed"
@@ -252,7 +252,7 @@ def observe_step(
 def imagine_step(
     trunk: Trunk, params: PyTree, latent: Latent, action_BA: Array, uniform_BS: Array
 ) -> Latent:
-    """The next latent under the prior."""
+    """The next latent, drawn from the prior."""
     stoch = one_hot(latent.ids, trunk.cfg, trunk.precision.compute)
     deter, log_prior = trunk.apply(
         {"params": params},
@@ -324,7 +324,7 @@ def observe(
 
 
 def encode_batch(spec: EnvSpec, obs: Mapping[str, Array], num_batch_dims: int) -> dict[str, Array]:
-    """`spec.encode` under `num_batch_dims` leading dims."""
+    """`spec.encode`, vmapped over `num_batch_dims` leading dims."""
     encode = spec.encode
     for _ in range(num_batch_dims):
         encode = jax.vmap(encode)

@@ -101,7 +101,7 @@ def wanted(*args):
         (("--config=configs/local.py",), "slice= names no TPU slice.*--config.slice=v4-8"),
         (("--config=configs/v4_8.py", "--config.slice=v4-9"), "Did you mean v4-8"),
         (("--config=configs/v4_8.py", "--mesh=3,1"), "mesh=3,1 is not 4 devices"),
-        (("--config=configs/v4_8.py", "--devices=8"), "--devices=8.*slice=v4-8 has 4"),
+        (("--config=configs/v4_8.py", "--devices=8"), "--devices=8.*slice=v4-8 with 4"),
     ],
 )
 def test_what_is_no_slice_is_refused_in_one_sentence(monkeypatch, args, sentence):

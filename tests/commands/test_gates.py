@@ -127,7 +127,7 @@ def test_a_run_that_was_stopped_early_has_no_result(tmp_path, monkeypatch):
 
 def test_a_gate_that_does_not_exist_is_refused(capsys):
     assert gates.main(["--gate=cartpol"]) == 2
-    assert "--gate=cartpol is no gate. Use cartpole," in capsys.readouterr().err
+    assert "--gate=cartpol is not a gate. Use cartpole," in capsys.readouterr().err
 
 
 def test_returns_are_the_last_evaluation(tmp_path):

@@ -1,4 +1,4 @@
-"""--help=SECTION: every setting is described where it is asked for."""
+"""--help=SECTION describes every setting of a section."""
 
 import pytest
 
@@ -24,11 +24,11 @@ def test_a_section_prints_each_setting_with_default_range_unit_and_help(section)
 def test_the_overview_names_every_section_and_who_reads_it():
     text = manual.overview()
     assert all(f"\n  {name} " in text for name in sections())
-    assert "Size of the dreams of one update. [curious]" in text
-    assert "Size of the ring and of what an update reads from it.\n" in text
+    assert "Number and length of the dreams of one update. [curious]" in text
+    assert "Size of the replay ring and of the batch that an update samples from it.\n" in text
     assert all(f"--config.{name}=" in text for name in ("name", "seed", "slice"))
 
 
-def test_a_section_that_is_none_is_answered_with_the_closest_one():
-    with pytest.raises(ConfigError, match=r"--help=repla is no section. Did you mean replay"):
+def test_an_unknown_section_is_refused_with_the_closest_one():
+    with pytest.raises(ConfigError, match=r"--help=repla is not a section. Did you mean replay"):
         manual.section("repla")

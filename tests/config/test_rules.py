@@ -25,10 +25,10 @@ def with_algorithm(name, **values):
     return tree
 
 
-def test_an_unknown_algorithm_is_answered_with_the_closest_one(toy):
+def test_an_unknown_algorithm_is_refused_with_the_closest_one(toy):
     with pytest.raises(ConfigError) as error:
         from_dict(with_algorithm("toys"))
-    assert str(error.value) == "algorithm.name=toys is none of curious, toy. Did you mean toy?"
+    assert str(error.value) == "algorithm.name=toys is not one of curious, toy. Did you mean toy?"
 
 
 def test_an_algorithm_runs_with_the_defaults_of_all_others(toy):
@@ -50,14 +50,14 @@ def test_an_algorithm_runs_with_the_defaults_of_all_others(toy):
         (dict(dream__horizons=(8,)), "dream.horizons=8, is not read by"),
     ],
 )
-def test_a_changed_setting_of_an_algorithm_that_is_idle_is_refused(toy, values, text):
+def test_a_changed_setting_that_the_algorithm_does_not_read_is_refused(toy, values, text):
     with pytest.raises(ConfigError) as error:
         from_dict(with_algorithm("toy", **values))
     assert text in str(error.value)
     assert from_dict(with_algorithm("curious", dream__starts=64)).dream.starts == 64
 
 
-def test_a_section_that_two_algorithms_share_is_read_by_both(toy, monkeypatch):
+def test_a_section_may_be_read_by_two_algorithms(toy, monkeypatch):
     monkeypatch.setitem(ALGORITHMS, "heir", ("optimizer",))
     cfg = from_dict(with_algorithm("heir", optimizer__actor_lr=1e-2))
     assert cfg.optimizer.actor_lr == 1e-2
@@ -65,14 +65,14 @@ def test_a_section_that_two_algorithms_share_is_read_by_both(toy, monkeypatch):
     assert "optimizer" not in rules.idle_sections("heir")
 
 
-def test_rules_of_sections_that_are_idle_do_not_hold(toy):
+def test_rules_of_unread_sections_are_not_checked(toy):
     odd = dict(replay__batch=30)  # dream.starts=128 is no multiple of it
     assert from_dict(with_algorithm("toy", **odd)).replay.batch == 30
     with pytest.raises(ConfigError, match=r"dream.starts=128 is not a multiple"):
         from_dict(with_algorithm("curious", **odd))
 
 
-def test_the_machine_s_rules_hold_for_every_algorithm(toy):
+def test_the_machine_s_rules_are_checked_for_every_algorithm(toy):
     with pytest.raises(ConfigError, match=r"multiple of run.collect_steps=2"):
         from_dict(with_algorithm("toy", run__prefill=65))
 
@@ -81,19 +81,20 @@ def test_a_run_without_environments_counts_updates():
     with pytest.raises(ConfigError) as error:
         from_dict(with_algorithm("curious", run__collect_steps=0))
     assert str(error.value) == (
-        "run.updates=0 sets no length, and run.collect_steps=0 leaves no run.steps to count. "
+        "run.updates=0 sets no run length, and with run.collect_steps=0 run.steps cannot set it "
+        "either. "
         "Use --config.run.updates=10000."
     )
     cfg = from_dict(with_algorithm("curious", run__collect_steps=0, run__updates=10))
     assert cfg.replay_ratio == float("inf")
 
 
-def test_a_run_without_environments_needs_no_prefill_that_fits():
+def test_the_prefill_is_not_checked_without_environments():
     odd = dict(run__updates=10, run__prefill=7)
     assert from_dict(with_algorithm("curious", run__collect_steps=0, **odd)).run.prefill == 7
     with pytest.raises(ConfigError, match=r"run.prefill=7 is not a multiple"):
         from_dict(with_algorithm("curious", **odd))
 
 
-def test_every_rule_is_a_section_s():
+def test_every_rule_belongs_to_a_section():
     assert rules.RULES.keys() <= to_dict(Config()).keys()

@@ -1,4 +1,4 @@
-"""Declarations: each setting stands once, with all that is said of it."""
+"""Declarations: each setting is declared once, with default, range and help."""
 
 import subprocess
 import sys
@@ -25,7 +25,7 @@ def test_a_setting_has_help_and_a_number_has_a_range_that_holds_its_default(name
         assert all(x in rule.range for x in (value if isinstance(value, tuple) else (value,)))
 
 
-def test_the_base_config_is_what_is_declared():
+def test_the_base_config_holds_the_declared_defaults():
     assert from_dict(base.get_config()) == Config()
     tree = plain(base.get_config())
     for name, declared in declarations().items():
@@ -40,13 +40,13 @@ def test_placeholders_of_the_base_config_are_not_linked():
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_a_preset_fills_what_is_not_given(size):
+def test_a_preset_fills_the_sizes_that_are_not_given(size):
     model, preset = RSSMConfig(size=size, units=24), SIZES[size]
     assert (model.deter, model.classes, model.depth) == (preset.deter, preset.classes, preset.depth)
     assert model.units == 24
 
 
-def test_the_choices_are_what_the_code_knows():
+def test_the_choices_are_those_that_the_code_implements():
     assert tuple(declarations()["curiosity.novelty"].rule.choices) == tuple(controls.NOVELTIES)
     assert set(declarations()["algorithm.name"].rule.choices) == set(catalog.ALGORITHMS)
 
@@ -64,7 +64,7 @@ def test_an_algorithm_reads_sections_that_exist():
         (Range(0, 1, open_high=True), (0, 0.999), (1,), "at least 0 and below 1"),
     ],
 )
-def test_a_range_says_what_it_holds(values, inside, outside, text):
+def test_a_range_describes_the_values_it_holds(values, inside, outside, text):
     assert all(x in values for x in inside)
     assert not any(x in values for x in outside)
     assert str(values) == text

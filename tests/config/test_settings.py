@@ -1,4 +1,4 @@
-"""Settings: every preset is possible, every mistake is one sentence that says what to type."""
+"""Settings: every preset is valid, and every error is one sentence that says what to type."""
 
 import importlib
 import json
@@ -64,7 +64,7 @@ def test_smoke_runs_on_any_of_the_test_meshes(num_devices):
     config.on_devices(config.from_dict(settings("smoke")), num_devices)
 
 
-def test_an_unknown_name_is_answered_with_the_closest_one():
+def test_an_unknown_setting_is_refused_with_the_closest_one():
     tree = changed()
     tree["replay"]["bach"] = 3
     with pytest.raises(
@@ -88,7 +88,7 @@ def test_plain_dicts_and_config_dicts_may_be_mixed():
     assert config.from_dict(mixed) == config.from_dict(tree)
 
 
-def test_an_int_is_a_float_but_a_bool_is_no_int():
+def test_an_int_is_accepted_as_a_float_but_a_bool_not_as_an_int():
     assert config.from_dict(changed(behaviour__lam=1)).behaviour.lam == 1.0
     assert "replay.batch=True is not a whole number" in message(replay__batch=True)
     assert "replay.batch=16.0 is not a whole number" in message(replay__batch=16.0)
@@ -110,7 +110,7 @@ BAD = [
     (dict(model__classes=300), "model.classes=300 is not at least 2 and at most 256"),
     (dict(behaviour__mode="taks"), "Did you mean task?"),
     (dict(curiosity__novelty="jsdd"), "Did you mean jsd?"),
-    (dict(model__size="13m"), "model.size=13m is none of nano, 1m"),
+    (dict(model__size="13m"), "model.size=13m is not one of nano, 1m"),
     (dict(dream__horizons=8), "dream.horizons=8 is not a tuple"),
     (dict(dream__horizons=(8, 12)), "Use --config.dream.horizons=8,16."),
     (dict(dream__horizons=(16, 8)), "dream.horizons=16,8 is not ascending"),
@@ -125,7 +125,7 @@ BAD = [
     (dict(curiosity__slow_rate=0.2), "curiosity.fast_rate=0.1"),
     (dict(model__deter=100), "model.deter=100 is not a multiple of model.blocks=8"),
     (dict(model__bins=254), "Use --config.model.bins=255."),
-    (dict(precision__param="float64"), "both are float64, or none"),
+    (dict(precision__param="float64"), "both must be float64, or neither"),
     (dict(run__profile=(5, 3)), "Use --config.run.profile=3,5."),
     (dict(run__profile=(-1, 3)), "run.profile=-1 is not at least 0"),
     (dict(run__profile=(1, 2, 3)), "run.profile=1,2,3 has length 3, not 2"),
@@ -138,14 +138,14 @@ BAD = [
 
 
 @pytest.mark.parametrize(("values", "part"), BAD, ids=[part[:40] for _, part in BAD])
-def test_what_cannot_be_is_refused_in_one_line(values, part):
+def test_an_invalid_setting_is_refused_in_one_line(values, part):
     text = message(**values)
     assert part in text
     assert "\n" not in text
     assert "'" not in text
 
 
-def test_what_a_message_tells_to_type_is_accepted():
+def test_the_value_that_a_message_suggests_is_accepted():
     text = message(dream__starts=100)
     value = int(text.rstrip(".").split("=")[-1])
     assert config.from_dict(changed(dream__starts=value)).dream.starts == value
@@ -155,7 +155,7 @@ def test_what_a_message_tells_to_type_is_accepted():
     ("data", "ensemble", "shape"),
     [(-1, 1, (8, 1)), (-1, 4, (2, 4)), (2, -1, (2, 4)), (8, 1, (8, 1))],
 )
-def test_minus_one_stands_for_the_rest_of_the_devices(data, ensemble, shape):
+def test_minus_one_stands_for_all_remaining_devices(data, ensemble, shape):
     cfg = config.from_dict(changed(mesh__data=data, mesh__ensemble=ensemble))
     assert config.resolve_mesh(cfg, 8) == shape
 
@@ -166,7 +166,7 @@ def test_a_mesh_that_does_not_fit_names_those_that_do():
         "Use --mesh=-1,1, -1,2, -1,4 or -1,8."
     )
     assert message(mesh__data=3).startswith("mesh=3,1 is not 8 devices")
-    assert message(mesh__ensemble=-1).startswith("mesh=-1,-1 leaves both axes open")
+    assert message(mesh__ensemble=-1).startswith("mesh=-1,-1 leaves both axes undetermined")
 
 
 def test_the_replay_ratio_is_replayed_steps_per_collected_step():

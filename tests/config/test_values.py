@@ -1,4 +1,4 @@
-"""Values: numbers as people type them, and types, lengths and ranges of what they typed."""
+"""Values: parsing of typed numbers, and checks of types, lengths and ranges."""
 
 import math
 
@@ -29,7 +29,7 @@ def test_a_whole_number_has_many_spellings(text, value):
 
 
 @pytest.mark.parametrize("text", ["1.5", "1e-3", "0.3M1", "1m", "x", "", "k", "e3", "1 000", "nan"])
-def test_what_is_no_whole_number_is_none(text):
+def test_text_that_is_not_a_whole_number_gives_none(text):
     assert to_number(text, int) is None
 
 
@@ -43,7 +43,7 @@ def test_a_number_may_have_a_fraction(text, value):
 
 
 @pytest.mark.parametrize("text", ["x", "", "1e", "--1", "0x10", "True"])
-def test_what_is_no_number_is_none(text):
+def test_text_that_is_not_a_number_gives_none(text):
     assert to_number(text, float) is None
 
 
@@ -59,5 +59,5 @@ def test_each_element_of_a_tuple_is_a_number():
         from_text("dream.horizons", "8,x")
 
 
-def test_a_word_stays_as_it_is():
+def test_a_word_is_unchanged():
     assert from_text("name", "1e6") == "1e6"

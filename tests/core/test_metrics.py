@@ -80,7 +80,7 @@ def test_a_mean_of_nothing_is_zero():
 
 @pytest.mark.parametrize("wrong", [jnp.ones(3), Mean(jnp.ones(()), jnp.ones(3))])
 def test_a_metric_that_is_no_scalar_is_refused_by_name(wrong):
-    with pytest.raises(ValueError, match=r"metric loss is no scalar"):
+    with pytest.raises(ValueError, match=r"metric loss is not a scalar"):
         metrics.reduce({"fine": jnp.ones(()), "loss": wrong})
 
 

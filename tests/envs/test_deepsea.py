@@ -84,13 +84,13 @@ def test_every_step_is_one_row_down_and_one_column_to_a_side():
             assert shown.obs["cell"][i, row] == below
 
 
-def test_a_descent_ends_for_good_at_the_bottom_and_not_before():
+def test_a_descent_terminates_at_the_bottom_and_not_before():
     shown, _ = descents(5)
     assert (shown.terminated == [False] * 4 + [True]).all()
     assert not shown.truncated.any() and not shown.first.any()
 
 
-def test_which_action_means_right_is_dealt_out_by_the_seed():
+def test_the_seed_determines_which_action_means_right():
     maps = [right_of(deepsea(10, seed)) for seed in (0, 1, 0)]
     assert (maps[0] == maps[2]).all() and (maps[0] != maps[1]).any()
     for right in maps:

@@ -1,4 +1,4 @@
-"""What every environment promises, and the laws of the two diagnostic ones."""
+"""The contract of every environment, and the laws of the two diagnostic ones."""
 
 import functools
 import itertools
@@ -76,7 +76,7 @@ close = functools.partial(np.testing.assert_allclose, rtol=4 * np.finfo(np.float
 
 @every_environment
 @pytest.mark.parametrize("x64", [False, True])
-def test_reset_and_step_show_what_the_spec_says_whatever_the_default_precision(name, x64):
+def test_reset_and_step_match_the_spec_at_any_default_precision(name, x64):
     env = ENVS[name]
     spec = env.spec
     with jax.enable_x64(x64):
@@ -144,7 +144,7 @@ def test_the_same_key_gives_the_same_bits_and_none_is_used_twice(name):
 
 
 @every_environment
-def test_a_batch_is_its_members(name):
+def test_a_batch_equals_its_single_environments(name):
     env = ENVS[name]
     reset, step = compiled(name)
     keys = jax.random.split(jax.random.key(5), 6)
@@ -235,7 +235,7 @@ def test_the_dull_arm_always_shows_the_same_and_the_noisy_arm_everything():
 # The catalog.
 
 
-def test_a_mistyped_environment_is_answered_with_the_nearest_name():
+def test_a_mistyped_environment_is_refused_with_the_nearest_name():
     with pytest.raises(ValueError) as error:
         catalog.make("feedr")
     assert str(error.value) == (
@@ -266,13 +266,13 @@ def test_a_wrong_argument_after_the_slash_is_refused_in_one_sentence(name, messa
     assert str(error.value).startswith(message) and "\n" not in str(error.value)
 
 
-def test_what_follows_the_slash_is_the_argument():
+def test_the_text_after_the_slash_is_the_argument():
     assert catalog.make("deepsea/20").spec.max_steps == 20
     assert catalog.make("deepsea").spec.max_steps == 10
     assert ENVS["gymnax/Pendulum-v1"].spec.name == "gymnax/Pendulum-v1"
 
 
-def test_every_environment_is_called_what_the_catalog_calls_it():
+def test_every_environment_has_its_name_in_the_catalog():
     for name in catalog.ENVIRONMENTS:
         assert ENVS[name].spec.name == name
 
@@ -290,7 +290,7 @@ def test_every_environment_is_called_what_the_catalog_calls_it():
         ("noisytv", {"max_steps": 0}),
     ],
 )
-def test_an_impossible_setting_is_refused_with_its_name_and_value(name, setting):
+def test_an_invalid_setting_is_refused_with_its_name_and_value(name, setting):
     [(key, value)] = setting.items()
     with pytest.raises(ValueError, match=f"^{key}={value} .*Use "):
         catalog.make(name, **setting)

@@ -1,4 +1,4 @@
-"""The Feeder: a NumPy Feeder as reference, its laws, what it shows, and the seed's forms."""
+"""The Feeder: comparison with a NumPy Feeder, its laws, observations and the seed's functions."""
 
 import functools
 from types import SimpleNamespace
@@ -18,7 +18,7 @@ EGO = feeder.feeder_ego()
 
 
 def grid_of(**kinds):
-    """A grid that is empty but for `r3c4=2`: kind 2 in row 3, column 4."""
+    """An empty grid with some resources; `r3c4=2`: kind 2 in row 3, column 4."""
     grid = np.full((16, 16), 255, np.uint8)
     for cell, kind in kinds.items():
         row, col = cell[1:].split("c")
@@ -46,7 +46,7 @@ def stepper(reward="first", max_steps=256):
 
 
 def play(state, actions, reward="first", max_steps=256):
-    """Final state and the TimeSteps' rewards, infos and flags, of one action after the other."""
+    """Final state and the TimeSteps' rewards, infos and flags of a sequence of actions."""
     shown = []
     for action in actions:
         state, timestep = stepper(reward, max_steps)(KEY, state, jnp.int32(action), PARAMS)
@@ -62,7 +62,7 @@ def rewards(shown):
 
 
 class Reference:
-    """One Feeder, written for reading."""
+    """A reference implementation in NumPy."""
 
     def __init__(self, state):
         self.position, self.grid, self.inventory = (np.array(x) for x in state[:3])
@@ -89,7 +89,7 @@ class Reference:
 
 
 @pytest.mark.parametrize("rule", ["first", "legacy"])
-def test_the_feeder_does_what_the_numpy_feeder_does(rule):
+def test_the_feeder_equals_the_numpy_feeder(rule):
     env = feeder.feeder(rule)
     num_steps, num_envs = 256, 4
     rng = np.random.default_rng(0)
@@ -154,7 +154,7 @@ def test_the_start_is_uniform_and_counts_as_visited():
 
 
 @pytest.mark.parametrize("density", [0.0, 1.0])
-def test_density_goes_from_nothing_to_everything(density):
+def test_densities_0_and_1_give_an_empty_and_a_full_grid(density):
     assert ((fresh(density).grid != 255) == density).all()
 
 
@@ -267,7 +267,7 @@ def test_the_scripted_policy_collects_or_goes_to_the_nearest_it_has_room_for(
     assert EGO.scripted(KEY, state, PARAMS) == action
 
 
-def test_the_scripted_policy_collects_most_of_what_there_is():
+def test_the_scripted_policy_collects_most_resources():
     def run(state):
         def body(state, _):
             state, shown = EGO.step(KEY, state, EGO.scripted(KEY, state, PARAMS), PARAMS)
@@ -325,5 +325,5 @@ def test_the_seed_batch_functions_are_the_feeder():
 @pytest.mark.parametrize(("name", "value", "want"), [("obs_dim", 64, 266), ("action_dim", 8, 5)])
 def test_a_config_with_other_dimensions_is_refused(name, value, want):
     config = SimpleNamespace(**{"obs_dim": 266, "action_dim": 5, name: value})
-    with pytest.raises(ValueError, match=f"{name}={value} does not fit .*Use {name}={want}"):
+    with pytest.raises(ValueError, match=f"{name}={value} does not match .*Use {name}={want}"):
         feeder.create_jax_env_fns(config)

@@ -1,4 +1,4 @@
-"""gymnax's environments: its own numbers, its ends told apart, no reset inside a step."""
+"""gymnax's environments: equal steps, termination and truncation, no reset inside a step."""
 
 import functools
 import runpy
@@ -35,7 +35,7 @@ def adapted(env_id):
 
 
 def episode(env, act, num_steps, seed=0):
-    """TimeSteps [num_steps] of act(obs) after a reset; the game goes on after its end."""
+    """TimeSteps [num_steps] of act(obs) after a reset; the game continues beyond its end."""
 
     def body(carry, key):
         state, shown = carry
@@ -75,7 +75,7 @@ def test_steps_are_those_of_gymnax_with_the_same_keys(env_id):
         assert shown.terminated == done and not shown.first and not shown.truncated
 
 
-def test_nothing_starts_again_inside_a_step_where_gymnaxs_own_step_does():
+def test_a_step_never_resets_although_gymnaxs_own_step_does():
     env, reset, step = adapted("CartPole-v1")
     game, params = library.make("CartPole-v1")
     _, inner = game.reset(jax.random.key(0), params)
@@ -126,7 +126,7 @@ def test_a_game_that_keeps_its_end_in_its_state_is_not_ended_by_the_time_limit()
     assert shown.truncated and not shown.terminated
 
 
-def test_the_length_of_a_bsuite_task_ends_it_for_good_and_shows_in_its_observation():
+def test_the_time_limit_of_a_bsuite_task_terminates_it_and_is_observed():
     env = adapted("DiscountingChain-bsuite")[0]
     shown = episode(env, lambda obs: jnp.int32(0), 100)
     assert np.flatnonzero(shown.terminated).tolist() == [99] and not shown.truncated.any()
@@ -251,7 +251,7 @@ def adapt_fake(monkeypatch, game, env_id="Fake-v0"):
         ("Fake-bsuite", 2, [2], [1]),
     ],
 )
-def test_two_flags_are_told_apart_and_the_time_limit_beside_them(
+def test_two_end_flags_are_distinguished_from_each_other_and_from_the_time_limit(
     monkeypatch, env_id, action, terminated, truncated
 ):
     env = adapt_fake(monkeypatch, Kinds(), env_id)
@@ -286,7 +286,7 @@ def test_a_state_of_python_numbers_keeps_its_types(monkeypatch):
     assert not any(x.weak_type for x in jax.tree.leaves((start, after)))
 
 
-def test_a_box_that_is_no_vector_of_equal_bounds_is_refused(monkeypatch):
+def test_a_box_that_is_not_a_vector_with_equal_bounds_is_refused(monkeypatch):
     for box in (spaces.Box(-1, 1, (2, 2)), spaces.Box(jnp.array([-1, -2]), 1, (2,))):
         game = Kinds()
         game.action_space = lambda params, box=box: box
@@ -296,14 +296,14 @@ def test_a_box_that_is_no_vector_of_equal_bounds_is_refused(monkeypatch):
 
 def test_a_game_that_does_not_run_is_refused_with_the_reason():
     for env_id, reason in gymnax.BROKEN.items():
-        with pytest.raises(ValueError, match=rf"^it does not run here \({reason}\)\. Use "):
+        with pytest.raises(ValueError, match=rf"^it does not run in dtc \({reason}\)\. Use "):
             gymnax.find(env_id)
 
 
 # Without gymnax, and before any device is chosen.
 
 
-def test_a_missing_gymnax_is_said_only_where_it_is_asked_for(monkeypatch):
+def test_a_missing_gymnax_is_reported_only_when_it_is_needed(monkeypatch):
     monkeypatch.setitem(sys.modules, "gymnax", None)
     module = SimpleNamespace(**runpy.run_path(gymnax.__file__))
     for make in (module.find, module.adapt):
@@ -315,7 +315,7 @@ def test_the_ids_that_are_read_are_those_of_the_imported_library():
     assert gymnax.installed_ids() == library.registered_envs
 
 
-def test_finding_an_environment_leaves_the_devices_to_be_chosen():
+def test_finding_an_environment_does_not_start_the_devices():
     program = """
 import sys
 import jax

@@ -1,4 +1,4 @@
-"""The four rooms: their rules read from the map, what can be reached, and the shortest way."""
+"""Key and door: rules read from the map, reachable states, shortest paths."""
 
 import functools
 import itertools
@@ -21,7 +21,7 @@ TO_DOOR = 6 * [UP] + 6 * [RIGHT] + 2 * [DOWN]  # from the key
 
 
 def after(row, column, key, door, action):
-    """The rules in words: what (row, column, key, door) is after an action."""
+    """(row, column, key, door) after an action: a plain implementation of the rules."""
     if action == USE:
         key_now = key or LINES[row][column] == "K"
         around = [
@@ -43,7 +43,7 @@ def numbers(obs):
 
 
 def play(actions, env=ENV):
-    """The TimeSteps of a reset and of one action after the other."""
+    """The TimeSteps of a reset and of a sequence of actions."""
     state, shown = env.reset(KEY, ())
     rows = [shown]
     for action in actions:
@@ -54,7 +54,7 @@ def play(actions, env=ENV):
 
 @functools.cache
 def reachable_by_the_rules():
-    """{(row, column, key, door): fewest steps from the start}, by the rules in words."""
+    """{(row, column, key, door): fewest steps from the start}, by the plain rules."""
     found = {(3, 3, 0, 0): 0}
     queue = list(found)
     for state in queue:
@@ -149,7 +149,7 @@ def test_a_random_policy_rarely_finds_the_key_and_almost_never_the_goal():
     assert 0 < p[keydoor.IS_GOAL].sum() < 0.001
 
 
-def test_a_state_is_counted_from_its_observation_whatever_the_leading_dims():
+def test_a_state_is_numbered_from_its_observation_with_any_leading_dims():
     ids = np.arange(keydoor.NUM_STATES, dtype=np.int32).reshape(2, -1)
     observe = jax.vmap(jax.vmap(keydoor.observe))
     obs = observe(keydoor.KeyDoorState(jnp.asarray(ids), jnp.zeros_like(ids)))
@@ -161,7 +161,7 @@ def test_a_state_is_counted_from_its_observation_whatever_the_leading_dims():
 # The shortest way.
 
 
-def test_the_scripted_policy_takes_a_shortest_way_from_everywhere():
+def test_the_scripted_policy_takes_a_shortest_path_from_everywhere():
     start_to_goal = min(
         steps
         for (row, column, *_), steps in reachable_by_the_rules().items()

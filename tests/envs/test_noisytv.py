@@ -1,4 +1,4 @@
-"""The television beside an environment: the base as it is, white noise, a fixed long sequence."""
+"""The noisy television: an unchanged base, white noise, a fixed pseudo-random sequence."""
 
 import dataclasses
 import functools
@@ -77,7 +77,7 @@ def test_without_watching_an_episode_is_the_base_s_bit_for_bit(name):
 
 
 @every_base
-def test_an_episode_less_its_watching_is_the_base_s_bit_for_bit(name):
+def test_an_episode_without_its_watching_steps_equals_the_base_s_bit_for_bit(name):
     actions, keys, (_, (state, shown)) = watched(name)
     num = BASES[name].spec.action.num_classes
     moves = actions < num
@@ -93,7 +93,7 @@ def test_an_episode_less_its_watching_is_the_base_s_bit_for_bit(name):
 
 
 @every_base
-def test_watching_leaves_the_base_as_it_is_and_brings_nothing(name):
+def test_watching_leaves_the_base_unchanged_and_earns_no_reward(name):
     actions, _, (start, (state, shown)) = watched(name)
     base = BASES[name].spec
     is_watching = actions >= base.action.num_classes
@@ -185,7 +185,7 @@ def assert_like_white(screen_TS):
 
 @functools.cache
 def watching(action, num=8192):
-    """Screens [num, 64] of one action taken again and again, and the states."""
+    """Screens [num, 64] of one repeated action, and the states."""
     env = noisytv.noisytv(feeder_ego(max_steps=10**6))
 
     def body(state, key):
@@ -264,7 +264,7 @@ def test_every_episode_starts_elsewhere_in_the_sequence():
         assert_uniform((place >> shift & 15).astype(int))
 
 
-def test_the_hash_forgets_nothing_so_the_sequence_repeats_after_2_to_the_28():
+def test_the_hash_is_a_bijection_so_the_sequence_repeats_after_2_to_the_28():
     def undo(x):
         x = x ^ x >> 16
         x = x * pow(0xC2B2AE35, -1, 2**32) % 2**32

@@ -113,7 +113,7 @@ def alone(env_id, actions, mode):
 
 
 @pytest.mark.parametrize("mode", vector.MODES)
-def test_the_environments_do_what_each_does_alone(mode):
+def test_each_environment_of_a_batch_behaves_as_it_does_alone(mode):
     _, shown = rollout("probe", vector.VectorConfig(mode))
     assert shown.last.any(0).all() and shown.truncated.any() and shown.terminated.any()
     for n in range(3):
@@ -153,12 +153,12 @@ def test_disabled_stays_where_it_ended():
 
 def test_a_state_of_another_mode_is_refused():
     state, _ = vector.reset(ROOT, jnp.arange(N), PROBE)
-    with pytest.raises(ValueError, match="mode=disabled is not the state's"):
+    with pytest.raises(ValueError, match="mode=disabled is not that of the state"):
         vector.step(ROOT, state, ACTIONS[0], PROBE, EVALUATION)
 
 
 @pytest.mark.parametrize("setting", [{"mode": "autoreset"}, {"max_resets": 0}])
-def test_an_impossible_setting_is_refused_with_its_name_and_value(setting):
+def test_an_invalid_setting_is_refused_with_its_name_and_value(setting):
     [(key, value)] = setting.items()
     with pytest.raises(ValueError, match=f"^{key}={value} .*Use "):
         vector.VectorConfig(**setting)
@@ -168,7 +168,7 @@ def test_an_impossible_setting_is_refused_with_its_name_and_value(setting):
 
 
 def reset_all(root, state, action_N, env, cfg):
-    """`vector.step` in next_step mode that draws a new episode for everyone, at every call."""
+    """`vector.step` in next_step mode that draws a new episode for every environment and call."""
     calls_N = state.calls + 1
     keys_N = keys.mesh_keys(root, cfg.step_purpose, state.ids, calls_N)
     stepped = jax.vmap(env.step, (0, 0, 0, None))(keys_N, state.env, action_N, env.params)
@@ -184,7 +184,7 @@ def reset_all(root, state, action_N, env, cfg):
 
 @pytest.mark.parametrize("name", ["probe", "chain"], ids=["some at a time", "all at once"])
 @pytest.mark.parametrize("max_resets", [1, 3, 50])
-def test_bounded_resets_are_the_resets_of_everyone_bit_for_bit(name, max_resets):
+def test_bounded_resets_equal_resets_of_all_environments_bit_for_bit(name, max_resets):
     expected = rollout(name, step=reset_all)
     assert_same_bits(rollout(name, vector.VectorConfig(max_resets=max_resets)), expected)
     assert expected[1].first.sum() > 2 * N

@@ -35,7 +35,7 @@ CFG = config.from_dict(base.get_config())
 
 
 def init():
-    """A little of everything a carrier holds: members that no axis divides, an empty array."""
+    """A small carrier with members that no mesh axis divides and an empty array."""
     return {
         "root": jax.random.key(7),
         "update": jnp.int32(3),
@@ -69,7 +69,7 @@ def target(data=4, ensemble=2):
 
 
 def bits(tree):
-    """Bytes of every leaf that is not empty."""
+    """The bytes of every non-empty leaf."""
     plain = jax.tree.map(
         lambda x: jax.random.key_data(x) if x.dtype == tree["root"].dtype else x, tree
     )
@@ -90,7 +90,7 @@ def pristine(tmp_path_factory):
 
 @pytest.fixture
 def saved(pristine, tmp_path):
-    """A copy of it, for a test of its own."""
+    """A copy of that directory for one test."""
     return shutil.copytree(pristine, tmp_path, dirs_exist_ok=True)
 
 
@@ -205,7 +205,7 @@ def test_changed_metadata_falls_back(saved, restore):
     assert restore(saved).step == 10
 
 
-def test_nothing_readable_is_one_sentence(saved, restore):
+def test_a_run_without_a_readable_checkpoint_is_refused_in_one_sentence(saved, restore):
     for step in (10, 20):
         for file in array_files(saved / f"checkpoints/{step}"):
             file.write_bytes(b"")
@@ -268,7 +268,7 @@ checkpointer.close()
 
 
 def run_processes(num, *args):
-    """Runs PROCESS in `num` processes on loopback; their output where one fails."""
+    """Runs PROCESS in `num` processes on loopback; fails with their output if one fails."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -1,4 +1,4 @@
-"""The command line: what it accepts, and the one sentence that answers everything else."""
+"""The command line: accepted flags, and one sentence for every invalid one."""
 
 import pytest
 
@@ -32,7 +32,7 @@ def test_shortcuts_set_their_settings():
 
 
 @pytest.mark.parametrize("text", ["1000000", "1e6", "1M", "1000k", "1_000_000"])
-def test_whole_numbers_may_be_typed_short(text):
+def test_whole_numbers_may_be_abbreviated(text):
     cfg = parse(f"--steps={text}", f"--config.replay.slots={text}").cfg
     assert cfg.run.steps == cfg.replay.slots == 1_000_000
 
@@ -53,17 +53,17 @@ BAD = [
     (("--config=configs/v4_9.py",), "Did you mean configs/v4_8.py?"),
     (("--stpes=3",), "--stpes is not a flag. Did you mean --steps?"),
     (("--nosteps",), "--nosteps is not a flag"),
-    (("--steps=1.5",), "--steps=1.5 is not a whole number from 0 up"),
-    (("--seed=-1",), "--seed=-1 is not a whole number from 0 up"),
-    (("--devices=two",), "--devices=two is not a whole number from 0 up"),
-    (("--devices=-1",), "--devices=-1 is not a whole number from 0 up"),
+    (("--steps=1.5",), "--steps=1.5 is not a whole number of at least 0"),
+    (("--seed=-1",), "--seed=-1 is not a whole number of at least 0"),
+    (("--devices=two",), "--devices=two is not a whole number of at least 0"),
+    (("--devices=-1",), "--devices=-1 is not a whole number of at least 0"),
     (("--config.replay.bach=3",), "Did you mean --config.replay.batch?"),
     (("--config.replay.batch=3.5",), "replay.batch=3.5 is not a whole number"),
     (("--config.dream.horizons=8,x",), "dream.horizons=8,x is not a tuple of numbers"),
     (("--config.replay=3",), "--config.replay is a group of settings. Use --config.replay.NAME="),
     (("--config.replay.latents=3",), "replay.latents=3 is not True or False"),
     (("--config.model.deter=x",), "model.deter=x is not a whole number."),
-    (("--config.model.size=13m",), "model.size=13m is none of nano, 1m"),
+    (("--config.model.size=13m",), "model.size=13m is not one of nano, 1m"),
     (("--noconfig.replay.slots",), "is not a flag. Did you mean --config.replay.slots?"),
     (("--resume=3",), "--resume=3 is not True or False"),
     (("--workdir",), "workdir"),
@@ -76,7 +76,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("args", "part"), BAD, ids=[a[0] for a, _ in BAD])
-def test_a_mistyped_command_is_answered_in_one_line(args, part):
+def test_a_mistyped_command_is_refused_in_one_line(args, part):
     assert part in refusal(*args)
 
 
@@ -122,6 +122,6 @@ def test_the_command_to_continue_keeps_the_settings(monkeypatch, script, started
     assert command.to_continue([*typed, "--resume"], "b").count("--resume") == 1
 
 
-def test_the_command_to_continue_keeps_a_value_that_stands_apart():
+def test_the_command_to_continue_keeps_a_value_that_is_a_separate_argument():
     text = command.to_continue(["dtc train", "--workdir", "a", "--config", "smoke"], "b")
     assert text == "dtc train --config smoke --workdir=b --resume"

@@ -1,4 +1,4 @@
-"""Configs: ours by name from any directory, files of one's own, and one sentence for all else."""
+"""Configs: installed ones by name from any directory, Python files, one sentence for all else."""
 
 from pathlib import Path
 
@@ -16,12 +16,12 @@ def test_the_configs_that_come_with_dtc_are_those_of_the_directory():
 
 
 @pytest.mark.parametrize("name", ["v4_16", "v4_16.py", "configs/v4_16.py"])
-def test_ours_are_found_by_name_from_any_directory(monkeypatch, tmp_path, name):
+def test_installed_configs_are_found_by_name_from_any_directory(monkeypatch, tmp_path, name):
     monkeypatch.chdir(tmp_path)
     assert config_file.load(name)["slice"] == "v4-16"
 
 
-def test_a_file_that_is_here_comes_before_ours(monkeypatch, tmp_path):
+def test_a_file_takes_precedence_over_an_installed_config(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     file = tmp_path / "configs/local.py"
     file.parent.mkdir()
@@ -30,7 +30,7 @@ def test_a_file_that_is_here_comes_before_ours(monkeypatch, tmp_path):
     assert config_file.load("local")["name"] == "local"
 
 
-def test_a_file_may_build_on_ours(tmp_path):
+def test_a_file_may_build_on_an_installed_config(tmp_path):
     file = tmp_path / "mine.py"
     text = "def get_config():\n    c = smoke.get_config()\n    c.seed = 7\n    return c\n"
     file.write_text("from dtc.configs import smoke\n" + text)
@@ -72,8 +72,8 @@ FILES = {
         ("lines.py", "--config=lines.py fails with ValueError: one two"),
         ("syntax.py", "--config=syntax.py fails with SyntaxError: "),
         ("imports.py", "--config=imports.py fails with ModuleNotFoundError: No module named"),
-        ("none.py", "--config=none.py: get_config() returns NoneType and no settings. Begin as"),
-        ("empty.py", "--config=empty.py has no get_config(). Begin as in configs/local.py."),
+        ("none.py", "--config=none.py: get_config() returns NoneType instead of settings."),
+        ("empty.py", "--config=empty.py has no get_config(). Follow configs/local.py."),
         ("unknown.py", "--config=unknown.py fails with TypeError: "),
         ("locl", "--config=locl is not a config. Did you mean local?"),
         ("configs/v4_9.py", "--config=configs/v4_9.py is not a config. Did you mean configs/v4_8"),
@@ -82,7 +82,7 @@ FILES = {
         ("", "--config= is not a config. Use base, dreamerv3,"),
     ],
 )
-def test_what_is_no_config_is_answered_in_one_line(monkeypatch, tmp_path, name, part):
+def test_an_invalid_config_is_refused_in_one_line(monkeypatch, tmp_path, name, part):
     monkeypatch.chdir(tmp_path)
     for file, text in FILES.items():
         (tmp_path / file).write_text(text)

@@ -1,4 +1,4 @@
-"""The curious agent's signs of sickness: each is seen where it was planted and nowhere else."""
+"""The curious agent's warnings: each is given for its planted cause only."""
 
 import math
 from types import SimpleNamespace
@@ -11,7 +11,7 @@ from dtc.host.reports import curious
 
 
 def signs(num_actions=5, groups=16, pool_units=64):
-    """All signs of a run whose environment and networks have these sizes."""
+    """All warnings of a run whose environment and networks have these sizes."""
     action = SimpleNamespace(num_classes=num_actions)
     env = SimpleNamespace(spec=SimpleNamespace(action=action))
     cfg = SimpleNamespace(
@@ -47,21 +47,21 @@ SICK = {
 }
 
 
-def test_a_healthy_curious_run_has_no_sign():
+def test_a_healthy_curious_run_has_no_warning():
     assert signs_in(WELL, SIGNS) == {}
 
 
 @pytest.mark.parametrize("name", SICK)
-def test_what_was_planted_in_a_curious_run_is_the_only_sign_and_is_one_line(name):
+def test_a_planted_cause_in_a_curious_run_gives_its_warning_only_in_one_line(name):
     [(found, line)] = signs_in(WELL | SICK[name], SIGNS).items()
     assert found == name and "\n" not in line and len(line) < 200
 
 
-def test_every_sign_of_the_curious_agent_has_a_case():
+def test_every_warning_of_the_curious_agent_has_a_case():
     assert set(SICK) == {"finite", *SIGNS}
 
 
-def test_a_young_curious_run_may_look_sick():
+def test_a_young_curious_run_gives_no_warnings():
     everything = {k: v for name, sick in SICK.items() if name != "finite" for k, v in sick.items()}
     assert signs_in(WELL | everything | {"update": health.WARMUP - 1}, SIGNS) == {}
     assert len(signs_in(WELL | everything, SIGNS)) == len(SICK) - 1
@@ -74,13 +74,13 @@ def test_a_young_curious_run_may_look_sick():
         ("salience", "task/salience_entropy", curious.SALIENCE * math.log(16 + 1)),
     ],
 )
-def test_the_limits_are_shares_of_uniform_actions_and_of_equal_weights(name, metric, least):
+def test_the_entropy_limits_are_shares_of_the_maximum_entropies(name, metric, least):
     record = WELL | {"eval/return": 8.0}
     assert signs_in(record | {metric: 1.01 * least}, SIGNS) == {}
     assert list(signs_in(record | {metric: 0.99 * least}, SIGNS)) == [name]
 
 
-def test_a_certain_policy_that_earns_is_healthy():
+def test_a_deterministic_policy_that_earns_reward_is_healthy():
     assert signs_in(WELL | {"task/entropy": 0.05}, SIGNS) == {}
 
 
@@ -90,16 +90,16 @@ def test_continuous_actions_and_no_pooling_have_no_limits():
 
 
 @pytest.mark.parametrize(("value", "paid", "is_sick"), [(35, 60, 0), (80, 40, 1), (1, 50, 1)])
-def test_the_critic_may_be_wrong_by_less_than_what_episodes_pay(value, paid, is_sick):
+def test_the_critic_may_be_wrong_by_less_than_the_return(value, paid, is_sick):
     found = signs_in(WELL | {"eval/value": value, "eval/value_bias": value - paid}, SIGNS)
     assert ("value" in found) == bool(is_sick)
 
 
-def test_a_curious_record_of_few_metrics_has_no_sign():
+def test_a_curious_record_of_few_metrics_has_no_warning():
     assert signs_in({"update": 1000, "eval/return": 1.0}, SIGNS) == {}
 
 
-def test_a_sign_may_stand_in_two_records():
+def test_a_warning_may_depend_on_two_records():
     watch = Watch(SIGNS)
     assert watch.news({"update": 1000, "task/entropy": 0.05}) == []
     assert len(watch.news({"update": 1000, "eval/return": 8.0, "eval/random": 9.0})) == 1

@@ -33,12 +33,12 @@ def test_a_slice_has_the_devices_of_its_topology_and_four_a_host(name):
         (("--config=configs/v4_16.py", "--devices=3"), 3),
     ],
 )
-def test_the_flag_comes_before_the_slice_and_that_before_the_mesh(args, num):
+def test_the_flag_takes_precedence_over_the_slice_and_the_slice_over_the_mesh(args, num):
     wanted = parse(*args)
     assert devices.num_simulated(wanted.cfg, wanted.num_devices) == num
 
 
-def test_an_unknown_slice_is_answered_with_the_closest_one():
+def test_an_unknown_slice_is_refused_with_the_closest_one():
     cfg = parse("--config.slice=v4-1288").cfg
     with pytest.raises(ConfigError, match="Did you mean v4-128"):
         devices.start(cfg, 0, devices.Processes())
@@ -65,13 +65,13 @@ def test_the_name_of_an_environment_may_carry_an_argument(name):
     devices.check_environment(parse(f"--config.env.name={name}").cfg)
 
 
-def test_no_accelerator_is_seen_where_the_platform_is_the_cpu(monkeypatch):
+def test_no_accelerator_is_found_if_the_platform_is_the_cpu(monkeypatch):
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     monkeypatch.setattr(devices.glob, "glob", lambda pattern: [pattern])
     assert devices.visible_accelerator() == ""
 
 
-def test_an_accelerator_is_seen_by_its_device_file_and_its_plugin(monkeypatch):
+def test_an_accelerator_is_found_by_its_device_file_and_its_plugin(monkeypatch):
     monkeypatch.setenv("JAX_PLATFORMS", "")
     monkeypatch.setattr(devices, "_is_installed", lambda name: name in installed)
     platforms = jax.config.jax_platforms
@@ -90,7 +90,7 @@ def test_an_accelerator_is_seen_by_its_device_file_and_its_plugin(monkeypatch):
         jax.config.update("jax_platforms", platforms)
 
 
-def test_a_simulation_is_announced_with_its_true_size_in_one_line():
+def test_a_simulation_is_announced_with_its_sizes_in_one_line():
     cfg = parse("--config=configs/v4_8.py").cfg
     text = devices._simulation_message(cfg, 4)
     assert "\n" not in text
@@ -103,7 +103,7 @@ def test_a_simulation_is_announced_with_its_true_size_in_one_line():
         assert part in text
 
 
-def test_the_carrier_is_counted_once_a_device_where_it_is_replicated():
+def test_replicated_arrays_are_counted_once_per_device():
     on = mesh.make_mesh(4, 2, jax.devices()[:8])
     shapes = (jax.ShapeDtypeStruct((16, 3), jnp.float32), jax.ShapeDtypeStruct((5,), jnp.int8))
     shardings = (NamedSharding(on, P(("data", "ensemble"))), NamedSharding(on, P()))
@@ -115,7 +115,7 @@ def test_a_simulation_that_does_not_fit_is_refused_with_the_estimate():
     devices.check_memory(cfg, 20 * GIB, 12 * GIB, free=20 * GIB)
     with pytest.raises(ConfigError) as error:
         devices.check_memory(cfg, 20 * GIB, 12 * GIB, free=14 * GIB)
-    assert "need about 20.0 GiB and 14.0 GiB of memory are free" in str(error.value)
+    assert "need about 20.0 GiB, but 14.0 GiB of memory are free" in str(error.value)
     assert "Use --config.replay.slots=2048." in str(error.value)
     with pytest.raises(ConfigError, match=r"Use --config=configs/smoke.py"):
         devices.check_memory(cfg, 20 * GIB, 12 * GIB, free=8 * GIB)

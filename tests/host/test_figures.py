@@ -1,4 +1,4 @@
-"""Figures: drawn from any part of a run, and what was given is in the picture."""
+"""Figures: drawn from any part of a run, and showing the data given."""
 
 import numpy as np
 import pytest
@@ -79,7 +79,7 @@ def test_a_metric_is_a_line_of_its_color(draw, name, color, tmp_path):
     assert count(tmp_path / "with.png", color) > count(tmp_path / "without.png", color) + 300
 
 
-def test_a_metric_that_was_not_finite_leaves_a_gap(tmp_path):
+def test_a_non_finite_metric_leaves_a_gap(tmp_path):
     broken = [*records(3), {"env_steps": 300, "eval/value": None, "eval/value_bias": None}]
     draw_model(tmp_path / "gap.png", broken)
     assert count(tmp_path / "gap.png", style.BLUE) > 300
@@ -109,7 +109,7 @@ def test_the_salience_figure_shows_a_change_of_one_token(tmp_path):
     assert np.abs(before - after).max() > 0.3
 
 
-def test_the_error_of_a_class_is_the_probability_of_what_was_not_there():
+def test_the_error_of_a_class_is_the_probability_of_the_wrong_classes():
     real = np.eye(3)[np.array([[0, 2]])]
     predicted = np.array([[[0.75, 0.25, 0], [0, 0.1, 0.9]]])
     np.testing.assert_allclose(episode.error(real, predicted), [[0.25, 0.1]])
@@ -143,12 +143,12 @@ def test_the_dream_figure_takes_grids_and_vectors(tmp_path):
     assert (tmp_path / "dream.png").stat().st_size > 1000
 
 
-def test_the_error_of_a_cell_is_the_probability_of_what_was_not_there():
+def test_the_error_of_a_cell_is_the_probability_of_the_wrong_classes():
     real = np.eye(2)[np.zeros((1, 1, 1), int)]
     assert episode.error(real, np.array([0.75, 0.25]).reshape(1, 1, 1, 2)) == 0.25
 
 
-def test_a_certain_cell_has_its_color_and_an_unsure_one_a_mixture():
+def test_a_certain_cell_has_its_color_and_an_uncertain_one_a_mixture():
     palette = episode.palette_of(np.eye(4)[[0, 1, 2, 2, 3, 3, 3]])
     assert len(np.unique(palette, axis=0)) == 4
     np.testing.assert_allclose(episode.to_rgb(np.eye(4), palette), palette)

@@ -1,4 +1,4 @@
-"""Signs of sickness: seen where they were planted, nowhere else, and told once."""
+"""Health warnings: each is given for its planted cause only, and once."""
 
 import math
 
@@ -9,7 +9,7 @@ import pytest
 from dtc.host import health
 from dtc.host.health import COMMON, Watch, signs_in
 
-WELL = {
+GOOD = {
     "update": 1000,
     "health/finite": 1.0,
     "latent/kl": 3.0,
@@ -17,7 +17,7 @@ WELL = {
     "eval/return": 60.0,
     "eval/bouncing_fraction": 0.02,
 }
-SICK = {
+BAD = {
     "finite": {"loss/trunk": math.nan},
     "oscillation": {"eval/bouncing_fraction": 0.5},
     "kl": {"latent/kl": 0.001},
@@ -26,7 +26,7 @@ SICK = {
 
 
 def below(name, least):
-    """A sign that a metric is below its least healthy value."""
+    """A warning that a metric is below `least`."""
 
     def sign(record):
         value = record.get(name, least)
@@ -39,67 +39,67 @@ OWN = {"kl": below("latent/kl", 0.05), "members": below("health/member_distance"
 SIGNS = COMMON | OWN
 
 
-def test_a_healthy_run_has_no_sign():
-    assert signs_in(WELL, SIGNS) == {}
+def test_a_healthy_run_has_no_warning():
+    assert signs_in(GOOD, SIGNS) == {}
 
 
-@pytest.mark.parametrize("name", SICK)
-def test_what_was_planted_is_the_only_sign_and_is_one_line(name):
-    [(found, line)] = signs_in(WELL | SICK[name], SIGNS).items()
+@pytest.mark.parametrize("name", BAD)
+def test_a_planted_cause_gives_its_warning_only_in_one_line(name):
+    [(found, line)] = signs_in(GOOD | BAD[name], SIGNS).items()
     assert found == name and "\n" not in line and len(line) < 200
 
 
-def test_every_sign_has_a_case():
-    assert set(SICK) == {"finite", *SIGNS}
+def test_every_warning_has_a_case():
+    assert set(BAD) == {"finite", *SIGNS}
 
 
 @pytest.mark.parametrize("value", [math.inf, np.float32("nan"), None])
-def test_a_number_that_is_not_finite_is_told_at_once_with_its_name(value):
+def test_a_non_finite_number_is_reported_at_once_with_its_name(value):
     found = signs_in({"update": 1, "eval/return": value}, SIGNS)
-    assert found["finite"].startswith("eval/return not finite")
+    assert found["finite"].startswith("not finite: eval/return.")
 
 
-def test_the_mean_of_many_leaves_that_are_finite_is_no_sign():
+def test_the_rounded_mean_of_many_finite_leaves_gives_no_warning():
     means = [float(jnp.ones(n).mean()) for n in (41, 47, 82, 194)]
     assert min(means) < 1.0  # the premise: such a mean is rounded
-    assert not any(signs_in(WELL | {"health/finite": x}, SIGNS) for x in means)
+    assert not any(signs_in(GOOD | {"health/finite": x}, SIGNS) for x in means)
 
 
-def test_gradients_that_are_not_finite_are_told():
+def test_non_finite_gradients_are_reported():
     one_leaf_of_200_once_in_50_updates = 1 - 1 / (200 * 50)
-    assert signs_in(WELL | {"health/finite": one_leaf_of_200_once_in_50_updates}, SIGNS)
-    found = signs_in(WELL | {"health/finite": 0.99, "loss/a": math.nan}, SIGNS)
-    assert found["finite"].startswith("gradients and 1 more not finite")
+    assert signs_in(GOOD | {"health/finite": one_leaf_of_200_once_in_50_updates}, SIGNS)
+    found = signs_in(GOOD | {"health/finite": 0.99, "loss/a": math.nan}, SIGNS)
+    assert found["finite"].startswith("not finite: gradients and 1 more.")
 
 
-def test_a_young_run_may_look_sick():
-    everything = {k: v for name, sick in SICK.items() if name != "finite" for k, v in sick.items()}
-    assert signs_in(WELL | everything | {"update": health.WARMUP - 1}, SIGNS) == {}
-    assert len(signs_in(WELL | everything, SIGNS)) == len(SICK) - 1
+def test_a_young_run_gives_no_warnings_but_of_non_finite_numbers():
+    everything = {k: v for name, bad in BAD.items() if name != "finite" for k, v in bad.items()}
+    assert signs_in(GOOD | everything | {"update": health.WARMUP - 1}, SIGNS) == {}
+    assert len(signs_in(GOOD | everything, SIGNS)) == len(BAD) - 1
 
 
-def test_a_record_of_few_metrics_has_no_sign():
+def test_a_record_of_few_metrics_has_no_warning():
     assert signs_in({"update": 1000, "eval/return": 1.0}, SIGNS) == {}
 
 
-def test_a_sign_is_told_when_it_begins_and_not_again():
-    watch, sick = Watch(OWN), SICK["kl"]
-    assert watch.news(WELL) == []
-    [line] = watch.news(WELL | sick)
+def test_a_warning_is_given_when_it_begins_and_not_again():
+    watch, bad = Watch(OWN), BAD["kl"]
+    assert watch.news(GOOD) == []
+    [line] = watch.news(GOOD | bad)
     assert line.startswith("Warning: latent/kl=0.001")
-    assert watch.news(WELL | sick) == []
+    assert watch.news(GOOD | bad) == []
     assert watch.news({"update": 1001, "loss/trunk": 1.0}) == []  # the latest value still counts
-    assert len(watch.news({"update": 1002} | SICK["members"])) == 1
+    assert len(watch.news({"update": 1002} | BAD["members"])) == 1
 
 
-def test_the_signs_of_every_algorithm_are_watched_for_without_being_asked():
-    assert len(Watch({}).news(WELL | SICK["oscillation"])) == 1
+def test_the_common_warnings_are_given_for_every_algorithm():
+    assert len(Watch({}).news(GOOD | BAD["oscillation"])) == 1
 
 
-def test_a_sign_that_comes_and_goes_is_told_again_only_after_a_while():
-    watch, sick = Watch(OWN), SICK["oscillation"]
-    told = [len(watch.news(WELL | (sick if i % 3 == 0 else {}))) for i in range(60)]
+def test_a_warning_that_comes_and_goes_is_repeated_only_after_a_pause():
+    watch, bad = Watch(OWN), BAD["oscillation"]
+    told = [len(watch.news(GOOD | (bad if i % 3 == 0 else {}))) for i in range(60)]
     assert told == [1] + 59 * [0]
     for _ in range(health.QUIET):
-        assert watch.news(WELL) == []
-    assert len(watch.news(WELL | sick)) == 1
+        assert watch.news(GOOD) == []
+    assert len(watch.news(GOOD | bad)) == 1

@@ -24,7 +24,7 @@ def start(*args, **popen):
 
 
 def finish(*processes, status=0):
-    """The processes' outputs, once all have ended with the status."""
+    """The outputs of the processes; asserts that all end with this status."""
     outputs = [p.communicate(timeout=900)[0] for p in processes]
     for process, output in zip(processes, outputs, strict=True):
         assert process.returncode == status, output
@@ -42,7 +42,7 @@ def losses(workdir):
 
 
 def wait_for(condition, seconds=600):
-    """Waits until it holds."""
+    """Waits until the condition holds."""
     for _ in range(10 * seconds):
         if condition():
             return

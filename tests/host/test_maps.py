@@ -1,4 +1,4 @@
-"""Visits and novelty by cell, of a ring whose rows say where they stand."""
+"""Visits and novelty by cell, from a ring whose rows hold their own positions."""
 
 from types import SimpleNamespace
 
@@ -15,7 +15,7 @@ from dtc.host import maps
 GRID = GridMap((2, 3), lambda obs: (obs["cell"] // 3, obs["cell"] % 3))
 
 
-def test_weights_are_summed_by_cell_and_what_is_off_the_map_is_dropped():
+def test_weights_are_summed_by_cell_and_those_off_the_map_are_dropped():
     cell = np.array([[0, 1, 1], [5, 6, 7]], np.uint8)  # 6 and 7 lie below the last row
     weight = np.array([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
     found = maps.by_cell(GRID, {"cell": cell}, weight)
@@ -57,7 +57,7 @@ def test_a_run_s_maps_count_all_rows_and_average_the_novelty_of_the_newest(monke
     np.testing.assert_array_equal(found.novelty, [[np.nan, 10, 20], [30, 40, np.nan]])
 
 
-def test_a_run_s_maps_count_the_newest_rows_alone_where_there_are_too_many(monkeypatch):
+def test_a_run_s_maps_count_only_the_newest_rows_of_a_large_ring(monkeypatch):
     monkeypatch.setattr(maps, "COUNTED", 6)  # 3 rows of 2 environments
     cell = np.array([[0, 0, 0, 1, 1, 2, 3, 4], [0, 0, 0, 5, 1, 3, 2, 9]]).T
     spec = SimpleNamespace(map=GRID, max_steps=3)

@@ -1,4 +1,4 @@
-"""A run directory's settings: read back whole, or refused in one sentence."""
+"""A run directory's settings: read back completely, or refused in one sentence."""
 
 import json
 
@@ -26,7 +26,7 @@ def refusal(workdir):
     return str(error.value)
 
 
-def test_settings_are_those_of_the_run_on_whatever_devices_are_here(tmp_path):
+def test_settings_are_those_of_the_run_but_for_mesh_and_slice(tmp_path):
     writers.write_config(tmp_path, CFG)
     cfg = saved.settings(tmp_path)
     assert (cfg.mesh, cfg.slice) == (MeshConfig(-1, 1), "")
@@ -36,31 +36,31 @@ def test_settings_are_those_of_the_run_on_whatever_devices_are_here(tmp_path):
     }
 
 
-def test_settings_without_a_format_name_the_commit_that_reads_them(tmp_path):
+def test_settings_without_a_format_number_are_refused_with_the_commit_that_reads_them(tmp_path):
     write(tmp_path, lambda tree: {k: v for k, v in tree.items() if k != "format"})
     assert refusal(tmp_path) == (
-        f"{tmp_path}/config.json has no format. Use commit c01ea1d, the last to read it."
+        f"{tmp_path}/config.json has no format number. Use commit c01ea1d, the last that reads it."
     )
 
 
 def test_settings_of_another_format_are_refused(tmp_path):
     write(tmp_path, lambda tree: tree | {"format": 99})
-    assert "format=99 is not 1, the only one this code reads." in refusal(tmp_path)
+    assert "format=99 is not 1, which this version of the code reads." in refusal(tmp_path)
 
 
-def test_a_setting_that_is_absent_is_refused_not_replaced_by_a_default(tmp_path):
+def test_a_missing_setting_is_refused_and_not_replaced_by_a_default(tmp_path):
     write(tmp_path, lambda tree: tree | {"replay": {"slots": 4096}})
-    assert "config.json lacks replay.batch, unlike this code" in refusal(tmp_path)
+    assert "config.json lacks replay.batch, unlike this version" in refusal(tmp_path)
 
 
-def test_a_setting_that_is_gone_is_refused(tmp_path):
+def test_a_setting_that_no_longer_exists_is_refused(tmp_path):
     write(tmp_path, lambda tree: tree | {"zeal": 3})
-    assert "config.json has zeal, unlike this code" in refusal(tmp_path)
+    assert "config.json has zeal, unlike this version" in refusal(tmp_path)
 
 
-def test_what_holds_no_settings_is_refused(tmp_path):
+def test_a_directory_without_valid_settings_is_refused(tmp_path):
     assert "holds no config.json" in refusal(tmp_path)
     (tmp_path / "config.json").write_text("{")
-    assert "config.json is no JSON" in refusal(tmp_path)
+    assert "config.json is not JSON" in refusal(tmp_path)
     (tmp_path / "config.json").write_text("[]")
     assert "has no format" in refusal(tmp_path)

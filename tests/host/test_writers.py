@@ -1,4 +1,4 @@
-"""What a run leaves to read."""
+"""The files and lines that a run writes."""
 
 import io
 import json
@@ -37,7 +37,7 @@ def test_float32_metrics_keep_their_bits(tmp_path):
     assert all(np.float32(found[f"x{i}"]) == x for i, x in enumerate(values))
 
 
-def test_what_is_not_finite_becomes_null_and_stays_json(tmp_path):
+def test_non_finite_values_become_null_in_valid_json(tmp_path):
     writer = MetricsWriter(tmp_path)
     writer.write(record(1, a=math.nan, b=np.float32(math.inf), c="text"))
     writer.close()
@@ -46,7 +46,7 @@ def test_what_is_not_finite_becomes_null_and_stays_json(tmp_path):
     assert (found["a"], found["b"], found["c"]) == (None, None, "text")
 
 
-def test_resuming_takes_out_what_came_after_the_checkpoint(tmp_path):
+def test_resuming_removes_the_records_after_the_checkpoint(tmp_path):
     for first, last, resumed in ((1, 5, 0), (4, 6, 3)):
         writer = MetricsWriter(tmp_path, resumed)
         for update in range(first, last + 1):
@@ -56,7 +56,7 @@ def test_resuming_takes_out_what_came_after_the_checkpoint(tmp_path):
     assert [r["run"] for r in written(tmp_path)] == [1, 1, 1, 4, 4, 4]
 
 
-def test_a_line_that_a_kill_left_unfinished_is_skipped(tmp_path):
+def test_an_unfinished_line_of_a_killed_run_is_skipped(tmp_path):
     writer = MetricsWriter(tmp_path)
     writer.write(record(1))
     writer.close()
@@ -98,7 +98,7 @@ def test_without_a_terminal_each_log_step_is_one_plain_line():
     assert "12 updates/s" in lines[1]
 
 
-def test_the_time_left_follows_from_this_process_alone():
+def test_the_time_left_is_estimated_from_this_process_only():
     # A resumed run starts at half: 200 steps in 4 s leave 300 steps, 6 s.
     assert progress_text([record(5), record(7)]).splitlines()[1].endswith("0:06 left")
 
@@ -114,7 +114,7 @@ def test_numbers_and_times_are_short():
     assert [writers.clock(x) for x in (5, 65, 3725)] == ["0:05", "1:05", "1:02:05"]
 
 
-def test_the_summary_table_holds_a_row_a_figure():
+def test_the_summary_table_has_one_row_per_value():
     out = io.StringIO()
     table = writers.summary_table("smoke", {"eval/return": 31.23456, "updates": 1200})
     Console(file=out, width=60).print(table)

@@ -1,4 +1,4 @@
-"""How the curious agent acts: the trunk's posterior of what is seen, then a policy's action."""
+"""Acting of the curious agent: the posterior of an observation, then an action of a policy."""
 
 import jax
 
@@ -11,12 +11,12 @@ from dtc.world_model import latent, rssm
 
 
 def init_acting(num: int, agent: Agent) -> Latent:
-    """Empty latents of this device's environments."""
+    """Zero latents for this device's environments."""
     return mesh.vary(latent.zero_latent(num, agent.model, agent.precision))
 
 
 def policy_fn(agent: Agent, params: PyTree, policy: Policy, greedy: bool = False) -> PolicyFn:
-    """Latent -> action of one policy's actor."""
+    """The function (latent, mask, keys) -> action of one policy's actor."""
     net = agent.net(policy)
 
     def act(state: Latent, mask: Array | None, keys: Key) -> Array:
@@ -29,7 +29,7 @@ def policy_fn(agent: Agent, params: PyTree, policy: Policy, greedy: bool = False
 
 
 def observe(learner: Learner, before: Latent, seen: Seen, keys_N: Key, agent: Agent) -> Latent:
-    """The posterior of what the environments show, from the one before it."""
+    """The posterior latents after the latest observations, given those before them."""
     shape = (agent.model.groups,)
     uniform_NS = jax.vmap(lambda k: jax.random.uniform(k, shape))(keys_N)
     obs = rssm.encode_batch(agent.spec, seen.timestep.obs, 1)
@@ -40,7 +40,7 @@ def observe(learner: Learner, before: Latent, seen: Seen, keys_N: Key, agent: Ag
 
 
 def act_with(agent: Agent, policy: Policy, greedy: bool, averaged: bool) -> ActFn:
-    """Acting with one policy; `averaged`: with the average of its latest parameters."""
+    """The acting function of one policy; `averaged`: with the EMA of its parameters."""
 
     def act(learner: Learner, acting: Latent, seen: Seen, keys: ActKeys) -> Acted:
         behaviour = learner.average if averaged else learner.params.behaviour

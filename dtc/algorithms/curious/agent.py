@@ -1,4 +1,4 @@
-"""The curious agent's two sides: what is fixed when the program is compiled, and what it learns."""
+"""The curious agent: its static configuration (Agent) and its learned state (Learner)."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -35,7 +35,7 @@ from dtc.world_model.latent import Feature
 
 @dataclass(frozen=True)
 class Agent:
-    """All that is fixed when the program is compiled. Numbers are global, whatever the mesh."""
+    """Everything fixed at compile time. All sizes are global, independent of the mesh."""
 
     spec: EnvSpec
     trunk: rssm.Trunk
@@ -51,7 +51,7 @@ class Agent:
 
     @property
     def policies(self) -> tuple[Policy, ...]:
-        """The policies that learn; the first one acts."""
+        """The policies that learn; the first acts."""
         return policy.policies(self.behaviour)
 
     @property
@@ -61,7 +61,7 @@ class Agent:
 
     @property
     def model(self) -> RSSMConfig:
-        """Sizes of the world model."""
+        """Settings of the world model."""
         return self.trunk.cfg
 
     def net(self, policy: Policy) -> Behaviour:
@@ -73,16 +73,16 @@ class Agent:
         )
 
     def feature(self, state: Latent) -> Feature:
-        """What heads, actor and critics read of a latent."""
+        """The feature of a latent, which heads, actor and critics read."""
         return latent.feature(state, self.model, self.precision)
 
     def action_input(self, action: Array) -> Array:
-        """What networks see of an action: [..., A]."""
+        """The action as networks read it, [..., A]."""
         return latent.network_action(action, self.spec, self.precision.compute)
 
 
 class Params(NamedTuple):
-    """Everything that a gradient moves."""
+    """All parameters that gradients update."""
 
     trunk: PyTree
     members: PyTree  # [E, ...]
@@ -98,20 +98,20 @@ class OptState(NamedTuple):
 
 
 class Learner(NamedTuple):
-    """What the agent has learned so far."""
+    """The learned state of the agent."""
 
     params: Params
     normalizer: Normalizer  # of vector observations
     opt: OptState
     slow: dict[str, PyTree]  # slow critics by policy
-    average: dict[str, PyTree]  # of behaviour's parameters over the latest updates
+    average: dict[str, PyTree]  # EMA of `params.behaviour`, which is evaluated
     ranges: dict[str, dict[str, ReturnRange]]  # by policy and kind of reward
-    entropy: dict[str, Array]  # weight of each policy's entropy, [] float32
+    entropy: dict[str, Array]  # entropy weight of each policy, [] float32
     curiosity: CuriosityState
 
 
 def make(cfg: Any, spec: EnvSpec, precision: Precision, novelty: Novelty) -> Agent:
-    """The agent of a checked `Config` (dtc/config) in an environment."""
+    """The agent for a checked `Config` (dtc/config) and an environment."""
     return Agent(
         spec=spec,
         trunk=rssm.make_trunk(cfg.model, spec, precision),
@@ -128,7 +128,7 @@ def make(cfg: Any, spec: EnvSpec, precision: Precision, novelty: Novelty) -> Age
 
 
 def specs() -> Specs:
-    """The learner made of PartitionSpecs: members are split over `ensemble`."""
+    """PartitionSpecs of the state: members split over `ensemble`, acting over all devices."""
     same: Any = mesh.REPLICATED
     members: Any = mesh.MEMBERS
     learner = Learner(
@@ -155,7 +155,7 @@ def optimizers(agent: Agent) -> OptState:
 
 
 def init_params(root: Key, agent: Agent) -> Params:
-    """Fresh parameters; of the members, this device's."""
+    """Initial parameters, with this device's members only."""
     trunk = rssm.init(mesh_key(root, Purpose.MODEL_INIT, 0, 0), agent.trunk)
     padded = mesh.padded_members(agent.num_members, mesh.axis_size("ensemble"))
     num_local = padded // mesh.axis_size("ensemble")
@@ -169,7 +169,7 @@ def init_params(root: Key, agent: Agent) -> Params:
 
 
 def init(root: Key, agent: Agent) -> Learner:
-    """A fresh learner."""
+    """The initial learner, with this device's members only."""
     params, tx, wide = init_params(root, agent), optimizers(agent), agent.precision.param
     sizes = rssm.vector_sizes(agent.trunk) if agent.model.standardise else {}
     zero = jnp.zeros((), wide)
@@ -192,12 +192,12 @@ def init(root: Key, agent: Agent) -> Learner:
 
 
 def to_checkpoint(state: State, on_ensemble: int, agent: Agent) -> State:
-    """The real members alone: a checkpoint knows nothing of the mesh."""
+    """The state without ghost members, so that checkpoints do not depend on the mesh."""
     return _map_members(state, partial(mesh.without_ghosts, num_members=agent.num_members))
 
 
 def from_checkpoint(state: State, on_ensemble: int, agent: Agent) -> State:
-    """A restored state with the ghosts that a mesh with this `ensemble` axis needs."""
+    """A restored state with the ghost members that an `ensemble` axis of this size needs."""
     num_padded = mesh.padded_members(agent.num_members, on_ensemble)
     return _map_members(state, partial(mesh.with_ghosts, num_padded=num_padded))
 

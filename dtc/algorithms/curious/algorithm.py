@@ -1,4 +1,4 @@
-"""The curious agent as the machine sees it."""
+"""The curious agent as an `Algorithm` of the machine."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -18,12 +18,12 @@ from dtc.training.algorithm import Algorithm, Collected
 
 
 def make_agent(cfg: Any, spec: EnvSpec, precision: Precision) -> Agent:
-    """The agent's static side, with the novelty or the control that the settings name."""
+    """The agent for checked settings, with the novelty that `curiosity.novelty` names."""
     return static.make(cfg, spec, precision, NOVELTIES[cfg.curiosity.novelty])
 
 
 def make(cfg: Any, spec: EnvSpec, precision: Precision) -> Algorithm:
-    """The algorithm of a checked `Config` (dtc/config) in an environment."""
+    """The algorithm for a checked `Config` (dtc/config) and an environment."""
     agent = make_agent(cfg, spec, precision)
     with_policy = partial(act_with, agent)
     same: Any = mesh.REPLICATED
@@ -49,7 +49,7 @@ def make(cfg: Any, spec: EnvSpec, precision: Precision) -> Algorithm:
 
 
 def rates(metrics: Mapping[str, float], agent: Agent) -> dict[str, float]:
-    """Steps an update, by the name of their rate."""
+    """Replayed and imagined steps per update, by the name of their rate."""
     dreams = len(agent.policies) * agent.dream.starts
     return {
         "replayed_steps/s": agent.replay.batch * agent.replay.length,
@@ -60,6 +60,6 @@ def rates(metrics: Mapping[str, float], agent: Agent) -> dict[str, float]:
 def gradients(
     draws: Draws, learner: Learner, collected: Collected | None, stored: Ring | None, agent: Agent
 ) -> learn.Gradients:
-    """Raw gradients of an update."""
+    """Raw gradients of an update, averaged over the mesh."""
     assert stored is not None
     return learn.gradients(draws, learner, stored, agent)[0]

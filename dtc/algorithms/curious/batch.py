@@ -1,4 +1,4 @@
-"""Replayed sequences as the learner reads them."""
+"""Replayed sequences in the form that learning reads."""
 
 from typing import NamedTuple
 
@@ -15,20 +15,20 @@ from dtc.world_model import latent, rssm
 
 
 class Batch(NamedTuple):
-    """Replayed sequences, time-major: rows 1..T, with what row 0 (context) hands them."""
+    """Replayed sequences, time-major: rows 1..T, and the latent and action of row 0 (context)."""
 
     rows: Row  # [T, B, ...]
-    encoded: dict[str, Array]  # observations as the environment encodes them, [T, B, ...]
-    obs: dict[str, Array]  # the same, vectors standardised
-    action: Array  # taken at each row, as networks see it, [T, B, A]
+    encoded: dict[str, Array]  # encoded observations, [T, B, ...]
+    obs: dict[str, Array]  # the same with standardised vectors
+    action: Array  # taken at each row, as networks read it, [T, B, A]
     previous: Array  # taken before each row, [T, B, A]
-    first: Array  # [T, B], True in the first row too when there is no context
+    first: Array  # [T, B] bool, also True in row 1 if no latents are stored
     context: Latent  # at row 0, [B, ...]
     sampled: SampleIndex
 
 
 def sample(draws: Draws, learner: Learner, stored: Ring, agent: Agent) -> Batch:
-    """This device's share of the update's sequences."""
+    """Samples this device's share of the update's sequences."""
     ids_B = mesh.global_ids(agent.replay.batch // mesh.num_devices())
     keys_B = draws.keys(Purpose.REPLAY_SAMPLE, ids_B)
     rows, context, sampled = ring.sample(stored, keys_B, ids_B, agent.replay)
@@ -45,7 +45,7 @@ def sample(draws: Draws, learner: Learner, stored: Ring, agent: Agent) -> Batch:
 
 
 def observe_noise(draws: Draws, batch: Batch, agent: Agent) -> Array:
-    """Uniform draws of the posterior, [T, B, S], by global sample id."""
+    """[T, B, S] uniform numbers for the posterior's samples, by global sample id."""
     keys = draws.keys(Purpose.OBSERVE, batch.sampled.id)
     shape = (agent.replay.length, agent.model.groups)
     return jax.vmap(lambda k: jax.random.uniform(k, shape), out_axes=1)(keys)

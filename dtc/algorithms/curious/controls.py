@@ -1,4 +1,4 @@
-"""Controls: other rewards for exploring, which gates compare the members' disagreement with."""
+"""Controls: alternative intrinsic rewards, for comparison with the members' disagreement."""
 
 import math
 
@@ -15,7 +15,7 @@ from dtc.world_model.ensemble import Member, Transitions
 
 
 def probability_and_square(log_p: Array, reference: Array | None) -> tuple[Array, Array]:
-    """Each member's probabilities and their squares, [E, n, S, C]."""
+    """The members' probabilities and their squares, [E, n, S, C] each."""
     prob = jnp.exp(log_p)
     return prob, jnp.square(prob)
 
@@ -23,16 +23,16 @@ def probability_and_square(log_p: Array, reference: Array | None) -> tuple[Array
 def seed_novelty(sums: tuple[Array, Array], num_members: int) -> Array:
     """[n] the source document's Var(means) - Mean(variances), averaged over S and C; may be < 0.
 
-    Both terms have the unit of a variance (the document's vars^2 is std^2). The means are
-    predicted, not sampled: what is subtracted is not in the first term.
+    Both terms have the unit of a variance (the document's vars^2 is std^2). Since the means are
+    predicted rather than sampled, the first term does not contain the noise that is subtracted.
     """
     mean, square = (accum(x) / num_members for x in sums)
     return (square - jnp.square(mean) - (mean - square)).mean((-2, -1))
 
 
 def random_network(member: Member, data: Transitions) -> Array:
-    """log p [n, S, C] of every given transition under a fixed random network."""
-    with jax.ensure_compile_time_eval():  # constants of the program, not drawn in each step
+    """log p [n, S, C] of all given transitions by a fixed random network."""
+    with jax.ensure_compile_time_eval():  # its parameters are constants of the program
         key = mesh_key(jax.random.key(0), Purpose.RANDOM_TARGET, 0, 0)
         num_actions = data.action.shape[-1]
         params = jax.jit(lambda k: ensemble.init_one(k, member, num_actions))(key)
@@ -41,18 +41,19 @@ def random_network(member: Member, data: Transitions) -> Array:
 
 
 def distance_to_reference(log_p: Array, reference: Array | None) -> Array:
-    """Each member's KL(reference || p_k), [E, n, S]."""
+    """KL(reference || p_k) of each member, [E, n, S]."""
     assert reference is not None
     return dist.categorical_kl(reference[None], log_p)
 
 
 def error_code(error: Array, groups: int, classes: int) -> Array:
-    """[..., S, C] log of the code that stands for an error: e / (1 + e) in the first class.
+    """[..., S, C] log-probabilities that encode an error, as targets of the members.
 
-    The second class has the rest, in every group. What members learn of it `expected_error` reads.
+    In every group the first class has probability e / (1 + e) and the second the rest, where
+    e = error / (S ln C). `expected_error` decodes the members' predictions.
 
     Args:
-      error: [...] nats; e is the error in units of S ln C, the entropy of a code of noise.
+      error: [...] nats; S ln C is the entropy of a uniform code.
     """
     e = accum(error) / (groups * math.log(classes))
     p = jnp.stack([e, jnp.ones_like(e)], -1) / (1 + e)[..., None]
@@ -62,7 +63,7 @@ def error_code(error: Array, groups: int, classes: int) -> Array:
 
 
 def error_targets(log_post: Array, terms: dict[str, Array]) -> Array:
-    """What members learn: how wrong the model was, KL of its prior and loss of its reconstructions.
+    """Members' targets: the model's error (KL of its prior plus reconstruction losses), encoded.
 
     Args:
       log_post: [..., S, C], read for its shape.
@@ -73,10 +74,10 @@ def error_targets(log_post: Array, terms: dict[str, Array]) -> Array:
 
 
 def expected_error(sum_p: Array, num_members: int) -> Array:
-    """[...] the error e that members which learned `error_code` expect together.
+    """[...] the error e that members trained on `error_code` predict on average.
 
-    Prediction error as a reward (Pathak et al. 2017), which noise pays for ever: a dream shows no
-    observation to be wrong about, so its error has to be predicted. For comparison only.
+    Prediction error as a reward (Pathak et al. 2017): noise never stops paying it. Dreams contain
+    no observations to compare with, so the error itself is predicted.
 
     Args:
       sum_p: [..., S, C] sum over the members of their probabilities.

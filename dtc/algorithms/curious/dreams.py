@@ -1,4 +1,4 @@
-"""What behaviour learns: dreams from replayed states, and what they say of replayed returns."""
+"""Learning of behaviour: from dreams that start at replayed states, and from replayed returns."""
 
 from functools import partial
 from typing import NamedTuple
@@ -32,21 +32,21 @@ REPLAY_VALUE_SCALE = 0.3  # weight of the replay-value loss (Hafner et al. 2023)
 
 
 class Starts(NamedTuple):
-    """Posterior states dreams begin at, the same number from each sequence."""
+    """Posterior states at which dreams start, n from each sequence."""
 
     t: Array  # [B, n] int32 time in the sequence
-    b: Array  # [B, n] int32 the sequence, among this device's
-    ids: Array  # [B*n] int32 global number of the start
+    b: Array  # [B, n] int32 index of the sequence on this device
+    ids: Array  # [B*n] int32 global id of the start
     latent: Latent  # [B*n, ...]
     alive: Array  # [B*n] float32, 0 where the state is terminal
 
 
 def choose_starts(draws: Draws, seen: Observed, batch: Batch, agent: Agent) -> Starts:
-    """`dream.starts` / B states of each sequence, without replacement by the sequence's key."""
+    """Draws `dream.starts` / B states of each sequence without replacement, by its own key."""
     num, length = agent.dream.starts // agent.replay.batch, agent.replay.length
     keys = draws.keys(Purpose.DREAM_START, batch.sampled.id)
     t_Bn = jax.vmap(lambda k: jax.random.permutation(k, length)[:num])(keys)
-    if num == length:  # all of them, in their order
+    if num == length:  # all states, in order
         t_Bn = mesh.vary(jnp.broadcast_to(jnp.arange(num), t_Bn.shape))
     ids_Bn = batch.sampled.id[:, None] * num + jnp.arange(num)[None]
     b_Bn = jnp.broadcast_to(jnp.arange(t_Bn.shape[0])[:, None], t_Bn.shape)
@@ -60,7 +60,7 @@ def choose_starts(draws: Draws, seen: Observed, batch: Batch, agent: Agent) -> S
 
 
 def horizon_of(learner: Learner, agent: Agent) -> Array:
-    """[] int32 steps that dreams take in this update."""
+    """[] int32 length of the dreams in this update, in steps."""
     return jnp.asarray(agent.dream.horizons, jnp.int32)[learner.curiosity.bucket]
 
 
@@ -74,20 +74,20 @@ def heads_fn(agent: Agent, trunk: PyTree, state: Latent) -> tuple[Array, Array, 
 
 
 def novelty_fn(agent: Agent, params: Params, state: Latent, action: Array) -> Array:
-    """u(s, a) of flat states and actions."""
+    """[n] novelty u(s, a) of states and actions [n, ...]."""
     data = Transitions(state, agent.action_input(action))
     return ensemble.measure(agent.member, params.members, data, agent.num_members, agent.novelty)
 
 
 def values_fn(agent: Agent, behaviour: PyTree, policy: Policy, state: Latent) -> dict[str, Array]:
-    """Each critic's value of a state."""
+    """The value of a state by each critic."""
     net = agent.net(policy)
     logits = net.apply({"params": behaviour}, agent.feature(state), method="values")
     return losses.mean_values(logits, agent.model.bins)
 
 
 def model_fns(agent: Agent, params: Params, policy: Policy) -> ModelFns:
-    """What dreaming under a policy needs."""
+    """The functions for dreams under a policy; novelty is 0 if no reward of the policy needs it."""
     behaviour = params.behaviour[policy.name]
     is_curious = any(r.name == "intrinsic" for r in policy.rewards)
 
@@ -116,7 +116,7 @@ def model_fns(agent: Agent, params: Params, policy: Policy) -> ModelFns:
 def dream(
     draws: Draws, learner: Learner, params: Params, starts: Starts, policy: Policy, agent: Agent
 ) -> Dreamed:
-    """Dreams from the starts; policies draw apart from each other."""
+    """Dreams of a policy from the starts; each policy has its own random keys."""
     offset = agent.policies.index(policy) * agent.dream.starts
     return imagination.imagine(
         draws.keys(Purpose.DREAM, starts.ids + offset),
@@ -129,11 +129,11 @@ def dream(
 
 
 class DreamLesson(NamedTuple):
-    """What one policy learns from its dreams."""
+    """Results of learning one policy from its dreams."""
 
     gradients: PyTree  # of its actor and critics
     ranges: dict[str, ReturnRange]
-    start_return: dict[str, Array]  # each kind of return at the starts, [B*n]
+    start_return: dict[str, Array]  # return at the starts by kind of reward, [B*n]
     scalars: Scalars
 
 
@@ -147,12 +147,12 @@ def learn_in_dreams(
     policy: Policy,
     agent: Agent,
 ) -> DreamLesson:
-    """Gradients of a policy's actor and critics, and what they were made of."""
+    """Gradients of a policy's actor and critics, its return ranges and metrics."""
     name, horizon = policy.name, horizon_of(learner, agent)
     rewards = {"extrinsic": dreamed.reward, "intrinsic": dreamed.novelty}
     if policy.is_relative:
         (only,) = policy.rewards
-        per_step = 1 - only.discount  # a return is then a weighted mean, near 1
+        per_step = 1 - only.discount  # makes a return a weighted mean of novelties, close to 1
         rewards["intrinsic"] = per_step * drive.relative(dreamed.novelty, learner.curiosity)
     value_0 = values_fn(agent, params.behaviour[name], policy, starts.latent)
     rollout = Rollout(rewards, dreamed.cont, value_0, dreamed.value, starts.alive)
@@ -188,7 +188,7 @@ def learn_in_dreams(
 
 
 def policy_learner(learner: Learner, policy: Policy, agent: Agent) -> PolicyLearner:
-    """What the policy's losses need besides its parameters."""
+    """The inputs of the policy's losses other than parameters and data."""
     name = policy.name
     return PolicyLearner(agent.net(policy), learner.slow[name], learner.entropy[name], agent.spec)
 
@@ -214,7 +214,8 @@ def replay_value_gradients(
 ) -> tuple[Array, ValueGradients]:
     """The extrinsic critic's loss on replayed states and its gradients.
 
-    Interim values are the dreamed returns where a dream began, else the critic's own.
+    Returns bootstrap from the dreamed return at states where a dream started and from the critic
+    elsewhere.
     """
     compute, rows = agent.precision.compute, batch.rows
     learned = policy_learner(learner, policy, agent)

@@ -1,4 +1,4 @@
-"""What the curious agent says of evaluation episodes, and the programs its figures need."""
+"""Metrics of evaluation episodes by the curious agent, and the programs behind its figures."""
 
 from functools import partial
 from typing import Any, NamedTuple
@@ -20,11 +20,11 @@ from dtc.training.carrier import Machine
 from dtc.training.evaluation import Outcome, Trace, run_episode
 from dtc.world_model import ensemble, losses, rssm
 
-CONTEXT = 5  # steps of an episode that the model sees before it is left alone
+CONTEXT = 5  # observed steps of an episode before the open-loop prediction
 
 
 def last_of(tree_TN: PyTree, alive_TN: Array) -> PyTree:
-    """[N, ...] the rows of [T + 1, N, ...] in which the episodes have ended."""
+    """[N, ...] the last row of each episode, from rows [T + 1, N, ...]."""
     end_N = alive_TN.sum(0)
     return jax.tree.map(lambda x: x[end_N, jnp.arange(x.shape[1])], tree_TN)
 
@@ -32,7 +32,7 @@ def last_of(tree_TN: PyTree, alive_TN: Array) -> PyTree:
 def discounted_return(
     outcome: Outcome, truncated_N: Array, value_last_N: Array, discount: float
 ) -> Array:
-    """[N] what the episodes paid, sum_t gamma^t r_t, and gamma^T v(s_T) where a limit cut them."""
+    """[N] sum_t gamma^t r_t of each episode, plus gamma^T v(s_T) where it was truncated."""
     time_T1 = jnp.arange(outcome.reward.shape[0])[:, None]
     paid_N = (discount**time_T1 * outcome.reward).sum(0)
     rest_N = discount ** outcome.alive.sum(0) * value_last_N
@@ -40,9 +40,10 @@ def discounted_return(
 
 
 def judge(learner: Learner, trace: Trace, agent: Agent) -> dict[str, Array]:
-    """The extrinsic critic's value of each episode's first state, and what it is beyond the return.
+    """[N] `value` of each episode's first state by the extrinsic critic, and its `value_bias`.
 
-    The critic values the policy that samples: a greedy one may earn more.
+    The bias is value minus discounted return. The critic evaluates the sampled policy; a greedy one
+    may earn more.
     """
     policy = agent.task
     if not any(reward.name == "extrinsic" for reward in policy.rewards):
@@ -57,22 +58,22 @@ def judge(learner: Learner, trace: Trace, agent: Agent) -> dict[str, Array]:
 
 
 class OpenLoop(NamedTuple):
-    """An episode and the model's open-loop prediction of it, environment 0 of the evaluation."""
+    """An episode of evaluation environment 0 and the model's open-loop prediction of it."""
 
     rows: Row  # [T, ...] the real episode
     alive: Array  # [T] bool
     reward: Array  # [T] after each action
     seen: dict[str, Array]  # encoded observation, [T, ...]
-    predicted: dict[str, Array]  # decoded: posterior until CONTEXT, then prior alone
+    predicted: dict[str, Array]  # decoded from the posterior until CONTEXT, then from the prior
     error: Array  # [T] mean absolute error of the encoded observation
-    salience: Array | None  # [T, L] weights of the task policy's tokens; None without pooling
-    novelty: Array  # [T] of (state, action), open-loop states after the context
+    salience: Array | None  # [T, L] salience weights of the task policy; None without pooling
+    novelty: Array  # [T] of (state, action), with open-loop states after the context
 
 
 def predict_episode(
     root: Key, learner: Learner, index: Array, agent: Agent, machine: Machine
 ) -> OpenLoop:
-    """One greedy episode; after CONTEXT steps the model sees only the actions."""
+    """One greedy episode; after CONTEXT steps the model's input is the actions only."""
     ids = mesh.global_ids(1)
     greedy = act_with(agent, agent.task, greedy=True, averaged=True)
     trace = run_episode(root, learner, greedy, ids, index, machine)
@@ -105,7 +106,7 @@ def predict_episode(
     )
 
     def of_device_0(x: Array) -> Array:
-        """Device 0's, replicated: the others' terms are zero."""
+        """The value of device 0, and 0 on the others: their sum replicates it."""
         x = x.astype(jnp.int32) if x.dtype == bool else x
         return jnp.where(ids[0] == 0, x, jnp.zeros_like(x))
 
@@ -115,7 +116,7 @@ def predict_episode(
 def open_loop(
     root: Key, learner: Learner, trace: Trace, ids: Array, index: Array, agent: Agent
 ) -> Latent:
-    """Latents [T, N, ...] of an episode: the posterior until CONTEXT, then the prior alone."""
+    """Latents [T, N, ...] of an episode: from the posterior until CONTEXT, then from the prior."""
     keys = mesh_keys(root, Purpose.DREAM, ids, jnp.int32(-1) - index)
     actions = agent.action_input(trace.rows.action)
     shape = (agent.model.groups,)
@@ -133,7 +134,7 @@ def open_loop(
 
 
 def novelty_of(learner: Learner, state: Latent, action: Array, agent: Agent) -> Array:
-    """u [n] of stored states and actions."""
+    """[n] novelty of stored states and actions."""
     return novelty_fn(agent, learner.params, state, action)
 
 
@@ -142,7 +143,7 @@ def make_probes(machine: Machine, on: Mesh, agent: Agent) -> dict[str, Any]:
 
     open_loop: (root, learner, evaluation number) -> OpenLoop of one greedy episode
     novelty: (learner, latents [n, ...], actions [n, ...]) -> u [n]; the device count divides n
-    member_distance: learner -> [] how far the members are from each other, see ensemble.distance
+    member_distance: learner -> [] relative distance between the members, see ensemble.distance
     """
     learner, same, each = machine.algorithm.specs.learner, mesh.REPLICATED, mesh.SHARDED
 

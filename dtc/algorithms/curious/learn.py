@@ -40,11 +40,11 @@ from dtc.data.ring import Ring
 from dtc.training.algorithm import Collected, Learned
 from dtc.world_model.rssm import Observed
 
-AVERAGE_RATE = 0.1  # EMA rate of the behaviour that is evaluated, an update: the latest ten
+AVERAGE_RATE = 0.1  # rate per update of the EMA of behaviour that is evaluated: about ten updates
 
 
 class Gradients(NamedTuple):
-    """Raw gradients of the global mean losses, equal on every mesh, and the batch's moments."""
+    """Raw gradients of the global mean losses and the batch's moments, equal on every mesh."""
 
     trunk: PyTree
     members: PyTree  # [E, ...]
@@ -53,7 +53,7 @@ class Gradients(NamedTuple):
 
 
 class UpdateInfo(NamedTuple):
-    """What an update leaves besides gradients."""
+    """Results of an update other than gradients."""
 
     seen: Observed
     batch: Batch
@@ -64,7 +64,7 @@ class UpdateInfo(NamedTuple):
 def gradients(
     draws: Draws, learner: Learner, stored: Ring, agent: Agent
 ) -> tuple[Gradients, UpdateInfo]:
-    """sample -> trunk loss -> member loss -> dream -> returns -> actor, critics; one reduction."""
+    """Raw gradients of one update, reduced over the mesh once, and what else it computed."""
     batch = sample(draws, learner, stored, agent)
     params = mesh.vary(learner.params)  # in float32, before any cast: see mesh.vary
     loss_fn = partial(
@@ -91,7 +91,7 @@ def gradients(
         behaviour[name], ranges[name] = lesson.gradients, lesson.ranges
         scalars |= lesson.scalars
         acts = policy == agent.policies[0]
-        if acts and "extrinsic" in lesson.start_return:  # replayed returns are what it earned
+        if acts and "extrinsic" in lesson.start_return:  # replayed returns are of the acting policy
             loss, value = replay_value_gradients(
                 learner,
                 params.behaviour[name],
@@ -114,7 +114,11 @@ def gradients(
 
 
 def reduce_gradients(local: Gradients, weight_E: Array) -> Gradients:
-    """Means over the mesh: over both axes, of members by what counts and over `data` alone."""
+    """Means over both mesh axes; for members, sums over `data` divided by the summed weights.
+
+    Args:
+      weight_E: number of transitions behind the summed gradients of each of this device's members.
+    """
     trunk, behaviour, away = mesh.pmean(
         (local.trunk, local.behaviour, local.deviations), *mesh.AXES
     )
@@ -125,7 +129,7 @@ def reduce_gradients(local: Gradients, weight_E: Array) -> Gradients:
 
 
 def finite_share(grads: PyTree) -> Array:
-    """[] share of leaves that are finite throughout, of this device's gradients."""
+    """[] share of the leaves of this device's gradients in which all entries are finite."""
     return jnp.stack([jnp.isfinite(x).all() for x in jax.tree.leaves(grads)]).mean()
 
 
@@ -136,7 +140,7 @@ def learn(
     stored: Ring | None,
     agent: Agent,
 ) -> Learned:
-    """One gradient step of everything, then competence, boredom and the refreshed latents."""
+    """One update: gradients, optimisers, competence and boredom, and latents written back."""
     assert stored is not None
     grads, info = gradients(draws, learner, stored, agent)
     params, opt, norms = apply_gradients(learner, grads, agent)
@@ -173,7 +177,7 @@ def learn(
 
 
 def write_back(stored: Ring, info: UpdateInfo, agent: Agent) -> Ring:
-    """The ring with the posteriors of the sampled rows in place of older ones."""
+    """The ring with the new posteriors of the sampled rows."""
     deter = info.seen.deter.astype(agent.precision.compute)
     return ring.write_back(stored, info.batch.sampled, Latent(deter, info.seen.ids))
 
@@ -181,7 +185,7 @@ def write_back(stored: Ring, info: UpdateInfo, agent: Agent) -> Ring:
 def apply_gradients(
     learner: Learner, grads: Gradients, agent: Agent
 ) -> tuple[Params, OptState, Metrics]:
-    """Clips and steps trunk, behaviour and, each on its own, the members."""
+    """Applies the optimisers to trunk, behaviour and, separately, each member."""
     tx, params, opt = optimizers(agent), learner.params, learner.opt
     trunk, trunk_opt, trunk_info = optimizer.apply(tx.trunk, grads.trunk, opt.trunk, params.trunk)
     behaviour, behaviour_opt, behaviour_info = optimizer.apply(
@@ -206,10 +210,10 @@ def apply_gradients(
 def followers(
     update: Array, learner: Learner, behaviour: dict[str, PyTree], agent: Agent
 ) -> tuple[dict[str, PyTree], dict[str, PyTree]]:
-    """Slow critics and evaluated average after one more step of behaviour's parameters.
+    """(slow critics, average of behaviour's parameters) after one more update.
 
-    The average is what is evaluated (Polyak and Juditsky 1992): the last update of an actor that
-    learns at a constant rate may be an unlucky one.
+    The average is evaluated (Polyak and Juditsky 1992), since at a constant learning rate the
+    actor's latest parameters are noisy.
     """
     cfg = agent.behaviour
     slow = {name: update_slow(learner.slow[name], behaviour[name], cfg) for name in learner.slow}
@@ -222,7 +226,7 @@ def followers(
 
 
 def with_shares(scalars: Metrics, agent: Agent) -> Metrics:
-    """The scalars with each policy's mean |advantage| and the shares its rewards have in it."""
+    """The scalars plus each policy's mean |advantage| and the share of each reward in it."""
     scalars = dict(scalars)
     for policy in agent.policies:
         names = [f"{policy.name}/{reward.name}/advantage" for reward in policy.rewards]

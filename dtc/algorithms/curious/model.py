@@ -1,4 +1,4 @@
-"""What the world model learns from a batch: the trunk's loss, the members' gradients."""
+"""Learning of the world model from a batch: the trunk's loss and the members' gradients."""
 
 from typing import NamedTuple
 
@@ -19,7 +19,7 @@ Scalars = dict[str, Array | Mean]
 
 
 class TrunkOut(NamedTuple):
-    """What the trunk's pull-back takes cotangents of."""
+    """Outputs of the trunk through which gradients flow back: its loss and its latents."""
 
     loss: Array  # []
     deter: Array  # [T, B, D]
@@ -29,7 +29,7 @@ class TrunkOut(NamedTuple):
 def trunk_loss(
     trunk: PyTree, batch: Batch, uniform: Array, agent: Agent
 ) -> tuple[TrunkOut, tuple[Observed, dict[str, Array]]]:
-    """What is differentiated, and (all that was seen, each term [T, B])."""
+    """The differentiable outputs, and (the posterior states, each loss term [T, B])."""
     seen = rssm.observe(
         agent.trunk, trunk, batch.obs, batch.previous, batch.first, batch.context, uniform
     )
@@ -40,7 +40,7 @@ def trunk_loss(
 def member_gradients(
     members: PyTree, seen: Observed, terms: dict[str, Array], batch: Batch, agent: Agent
 ) -> tuple[PyTree, MemberSums, Scalars]:
-    """Summed gradients of this device's members, their sums, and the scalars of both.
+    """Summed gradients of this device's members, their MemberSums and metrics.
 
     A pair (t, t + 1) counts unless an episode begins at t + 1.
     """
@@ -55,7 +55,7 @@ def member_gradients(
 
 
 def member_scalars(sums: MemberSums, counts_TB: Array, is_frontier_B: Array) -> Scalars:
-    """Mean novelty of what is replayed, of its newest half, and the members' mean loss."""
+    """Mean novelty of the frontier half and of the whole batch, and the members' mean loss."""
     novelty_TB = sums.novelty.reshape(counts_TB.shape)
 
     def mean(mask_TB: Array) -> Mean:
@@ -69,7 +69,7 @@ def member_scalars(sums: MemberSums, counts_TB: Array, is_frontier_B: Array) -> 
 
 
 def latent_scalars(seen: Observed) -> Scalars:
-    """KL(q || p) without free nats, of all groups; entropies of posterior and prior, a group."""
+    """KL(q || p) summed over groups, without free nats; mean entropy per group of q and of p."""
     return {
         "latent/kl": losses.kl(seen.log_post, seen.log_prior).mean(),
         "latent/posterior_entropy": dist.categorical_entropy(seen.log_post).mean(),

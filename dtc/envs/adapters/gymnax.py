@@ -1,18 +1,18 @@
-"""Adapter: the environments of gymnax (github.com/RobertTLange/gymnax, 0.0.9 and 1.0) by their ids.
+"""Adapter for the environments of gymnax (github.com/RobertTLange/gymnax, 0.0.9 and 1.0) by id.
 
 Actions      int32 [] of a Discrete space, float32 [A] of a Box.
 Observation  `obs`, or a leaf for each part of a Dict or Tuple: categories in the smallest unsigned
-             dtype, whole numbers in uint8 where their bounds fit, the planes of MinAtar as bool,
-             all others float32, with gymnax's bounds, which not every game keeps. Encoded as
-             vectors (compact leaves scaled to [0, 1]), categories as one-hot [1, classes].
+             dtype, integers in uint8 if their bounds fit, MinAtar's planes as bool, all others as
+             float32 with gymnax's bounds, which some games exceed. Encoded as vectors (compact
+             leaves scaled to [0, 1]), categories as one-hot [1, classes].
 Reward       gymnax's, float32 [].
-Termination  the game's own end. In the bsuite the time limit is one too: it belongs to the task,
-             and the one chain that reaches it shows how much of it has passed.
+Termination  the game's own end. In bsuite also the time limit, which is part of the task: the only
+             chain that reaches it observes the elapsed time.
 Truncation   after `max_steps_in_episode` steps, unless the game ends there.
 
-gymnax 0.0.9 reports a time limit as an end of the game (and MinAtar keeps it in its state), so the
-game is given a limit one step out of reach and the steps are counted here. Only `reset_env` and
-`step_env` are called: nothing starts again inside a step.
+gymnax 0.0.9 reports a time limit as the end of the game (and MinAtar keeps it in its state).
+Therefore the game gets a limit that is one step longer, and this module counts the steps. It calls
+only `reset_env` and `step_env`, which do not auto-reset.
 """
 
 import ast
@@ -31,26 +31,26 @@ import numpy as np
 
 from dtc.core.types import Array, ArraySpec, Environment, EnvSpec, Key, PyTree, TimeStep
 
-UNBOUNDED = float(np.finfo(np.float32).max)  # as gymnax writes infinity
+UNBOUNDED = float(np.finfo(np.float32).max)  # gymnax's value for infinity
 BYTE = 255  # the largest uint8
 MISSING = "gymnax is not installed. Use pip install gymnax six."
-BROKEN = {  # of gymnax 0.0.9
-    "Asterix-MinAtar": "its while loop starts from constants, which no shard_map takes",
+BROKEN = {  # in gymnax 0.0.9
+    "Asterix-MinAtar": "its while loop starts from constants, which shard_map rejects",
     "SimpleBandit-bsuite": "it fills its state in the wrong order",
 }
 
 
 class GymnaxState(NamedTuple):
-    """gymnax's state, and the steps taken."""
+    """gymnax's state and the number of steps."""
 
     game: PyTree
     step_count: Array  # [] int32
 
 
 def find(env_id: str) -> Callable[..., Environment]:
-    """The function that makes the environment gymnax calls `env_id`; makes no array itself."""
+    """The function that makes gymnax's `env_id`; finding it creates no JAX array."""
     if env_id in BROKEN:
-        raise ValueError(f"it does not run here ({BROKEN[env_id]}). Use another environment.")
+        raise ValueError(f"it does not run in dtc ({BROKEN[env_id]}). Use another environment.")
     known = [name for name in installed_ids() if name not in BROKEN]
     if env_id not in known:
         close = difflib.get_close_matches(env_id, known, 1)
@@ -60,10 +60,10 @@ def find(env_id: str) -> Callable[..., Environment]:
 
 
 def installed_ids() -> list[str]:
-    """The ids of the installed gymnax: the long list in its registration.py.
+    """The ids of the installed gymnax: the longest list in its registration.py.
 
-    Read rather than imported: that takes seconds and, in gymnax 1.0, makes an array, which fixes
-    the devices before the command line has chosen them.
+    The file is parsed instead of imported. The import takes seconds and, in gymnax 1.0, creates an
+    array, which fixes the devices before the command line has chosen them.
     """
     package = importlib.util.find_spec("gymnax")
     if package is None or not package.submodule_search_locations:
@@ -74,17 +74,17 @@ def installed_ids() -> list[str]:
 
 
 def _library() -> Any:
-    """The module gymnax, which is an optional dependency."""
+    """The module gymnax, an optional dependency."""
     try:
         import gymnax
-    except ImportError as error:  # gymnax itself, or what it forgets to ask for
+    except ImportError as error:  # gymnax, or a dependency that it does not declare
         raise ValueError(MISSING) from error
     return gymnax
 
 
 @contextlib.contextmanager
 def _as_written() -> Iterator[None]:
-    """For tracing gymnax's code, which expects 32 bits, mixes ranks and narrows silently."""
+    """JAX settings that gymnax's code needs: 32 bits, rank promotion, no dtype warnings."""
     with (
         jax.enable_x64(False),
         jax.numpy_rank_promotion("allow"),
@@ -98,13 +98,14 @@ def _as_written() -> Iterator[None]:
 def _typed(tree: PyTree) -> PyTree:
     """gymnax's state or parameters, whose leaves may be Python numbers, as arrays of 32 bits.
 
-    None is weakly typed: a carrier whose types change after the first step would compile twice.
+    No leaf is weakly typed, since a carrier whose types change after the first step would compile
+    twice.
     """
     return jax.tree.map(lambda x: jnp.asarray(x, jnp.result_type(x)), tree)
 
 
 def adapt(env_id: str) -> Environment:
-    """The environment of gymnax with this id and its default parameters."""
+    """gymnax's environment `env_id` with its default parameters."""
     with _as_written():
         game, params = _library().make(env_id)
         space = game.observation_space(params)
@@ -142,7 +143,7 @@ def adapt(env_id: str) -> Environment:
         key: Key, state: GymnaxState, action: Array, params: PyTree
     ) -> tuple[GymnaxState, TimeStep]:
         with _as_written():
-            # (done), or (terminated, truncated) of environments that tell the two apart.
+            # flags: (done), or (terminated, truncated) of environments that distinguish them.
             obs, inner, reward, *flags, _ = game.step_env(key, state.game, action, _typed(params))
             ended, cut = (jnp.asarray(flag, bool) for flag in (*flags, False)[:2])
             state = GymnaxState(_typed(inner), state.step_count + 1)
@@ -168,7 +169,7 @@ def _parts(space: Any, x: Any, name: str = "obs") -> dict[str, tuple[Any, Any]]:
 
 
 def _bounds(space: Any) -> tuple[float | None, float | None]:
-    """Least and greatest value over all dims of a box, None where there is none."""
+    """Smallest and largest value over all dims of a box; None if unbounded."""
     ends = float(np.asarray(space.low).min()), float(np.asarray(space.high).max())
     low, high = (x if abs(x) < UNBOUNDED else None for x in ends)
     return low, high
@@ -179,7 +180,7 @@ def _varies(bound: Any) -> bool:
 
 
 def _obs_spec(space: Any, x: jax.ShapeDtypeStruct, is_binary: bool) -> ArraySpec:
-    """How one part of the observation is kept."""
+    """The compact spec of one part of the observation."""
     if hasattr(space, "n"):
         return ArraySpec((), np.min_scalar_type(space.n - 1), num_classes=space.n)
     if is_binary or x.dtype == bool:
@@ -197,14 +198,14 @@ def _action_spec(space: Any, env_id: str) -> ArraySpec:
         return ArraySpec((), jnp.int32, num_classes=space.n)
     if len(space.shape) != 1 or _varies(space.low) or _varies(space.high):
         raise ValueError(
-            f"env.name=gymnax/{env_id} has actions of shape {list(space.shape)}, not a vector with "
-            "the same bounds in every dim. Use an environment that has."
+            f"env.name=gymnax/{env_id} has actions of shape {list(space.shape)}, but dtc needs a "
+            "vector with the same bounds in every dim. Use another environment."
         )
     return ArraySpec(tuple(space.shape), jnp.float32, *_bounds(space))
 
 
 def _encode(x: Array, spec: ArraySpec) -> Array:
-    """float32 [1, classes] of a category, else [F]: as it is, or compact ones in [0, 1]."""
+    """float32 [1, classes] of a category; otherwise [F], with compact dtypes scaled to [0, 1]."""
     if spec.num_classes is not None:
         return jax.nn.one_hot(x, spec.num_classes, dtype=jnp.float32)[None]
     flat = x.astype(jnp.float32).reshape(-1)

@@ -1,4 +1,4 @@
-"""Curves of runs over environment steps: returns, curiosity, the model, several runs compared."""
+"""Curves over environment steps: returns, curiosity, the model, and comparisons of runs."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,7 +16,7 @@ from dtc.host.figures.style import BLUE, FAINT, GREEN, ORANGE, PURPLE, RED
 def learning_curve(
     path: Path, records: Sequence[Mapping[str, Any]], baselines: Mapping[str, float], title: str
 ) -> None:
-    """Draws returns over environment steps, and below them what curiosity did.
+    """Draws returns over environment steps, and below them novelty, boredom and dream horizon.
 
     Args:
       records: as in metrics.jsonl.
@@ -38,12 +38,12 @@ def learning_curve(
 
 
 def curiosity(path: Path, records: Sequence[Mapping[str, Any]], title: str) -> None:
-    """Draws what curiosity saw and did over environment steps: five panels."""
+    """Draws novelty, competence, surprise, boredom and dream horizon over environment steps."""
     with mpl.rc_context(style.STYLE):
         figure, axes = _stack((1.5, 1, 1, 1, 1), title)
         wide: Any = {"color": FAINT, "linewidth": 4, "alpha": 0.5}
-        _line(axes[0], records, "curiosity/novelty_replay", "all replayed data", **wide)
-        _line(axes[0], records, "curiosity/novelty", "newest data", color=PURPLE)
+        _line(axes[0], records, "curiosity/novelty_replay", "whole batch", **wide)
+        _line(axes[0], records, "curiosity/novelty", "frontier half", color=PURPLE)
         _line(axes[1], records, "curiosity/competence", "competence", color=GREEN)
         _line(axes[2], records, "curiosity/surprise", "surprise", color=RED)
         _line(axes[3], records, "curiosity/boredom", "boredom", color=ORANGE)
@@ -61,16 +61,16 @@ def curiosity(path: Path, records: Sequence[Mapping[str, Any]], title: str) -> N
 def model(
     path: Path, records: Sequence[Mapping[str, Any]], title: str, max_entropy: float | None
 ) -> None:
-    """Draws the model's KL and entropies, the policies' entropies and the critic's error.
+    """Draws the model's KL and entropies, the policies' entropies, and values beside returns.
 
     Args:
-      max_entropy: of the uniform policy, nats; None for continuous actions.
+      max_entropy: entropy of the uniform policy, nats; None for continuous actions.
     """
     with mpl.rc_context(style.STYLE):
         figure, axes = _stack((1, 1, 1, 1.3), title)
         wide: Any = {"color": FAINT, "linewidth": 4, "alpha": 0.5}
-        _line(axes[0], records, "loss/dyn", "losses dyn, rep: free nats at least", **wide)
-        _line(axes[0], records, "latent/kl", "posterior from prior", color=BLUE)
+        _line(axes[0], records, "loss/dyn", "loss/dyn (with free nats)", **wide)
+        _line(axes[0], records, "latent/kl", "KL(posterior || prior)", color=BLUE)
         _line(axes[1], records, "latent/posterior_entropy", "posterior", color=BLUE)
         _line(axes[1], records, "latent/prior_entropy", "prior", color=ORANGE)
         for name, color in (("task", BLUE), ("explore", ORANGE)):
@@ -78,7 +78,12 @@ def model(
         if max_entropy is not None:
             axes[2].axhline(max_entropy, color=FAINT, linewidth=1.2, linestyle=":", label="uniform")
         _draw_values(axes[3], records)
-        labels = ("KL (nats)", "code entropy\n(nats a group)", "policy entropy\n(nats)", "return")
+        labels = (
+            "KL (nats)",
+            "code entropy\n(nats per group)",
+            "policy entropy\n(nats)",
+            "discounted return",
+        )
         for ax, label in zip(axes, labels, strict=True):
             ax.set_ylabel(label)
             low, high = ax.get_ylim()
@@ -96,7 +101,7 @@ def compare(
     metrics: Sequence[str],
     baselines: Mapping[str, float] | None = None,
 ) -> None:
-    """Draws one panel a metric and in each one line a run, over environment steps.
+    """Draws one panel per metric, with one line per run, over environment steps.
 
     Args:
       runs: records by the name of the run.
@@ -119,7 +124,7 @@ def compare(
 
 
 def series(records: Sequence[Mapping[str, Any]], name: str) -> tuple[np.ndarray, np.ndarray]:
-    """(env steps, values) of a metric, at the records that have it."""
+    """(env steps, values) of a metric, from the records that have it."""
     points = [(r["env_steps"], r[name]) for r in records if r.get(name) is not None]
     steps, values = np.array(points, np.float64).reshape(-1, 2).T
     return steps, values
@@ -128,7 +133,7 @@ def series(records: Sequence[Mapping[str, Any]], name: str) -> tuple[np.ndarray,
 def _draw_returns(
     ax: Axes, records: Sequence[Mapping[str, Any]], baselines: Mapping[str, float]
 ) -> None:
-    _line(ax, records, "collect/return", "while collecting", color=BLUE, alpha=0.45, linewidth=1.2)
+    _line(ax, records, "collect/return", "collection", color=BLUE, alpha=0.45, linewidth=1.2)
     _line(ax, records, "eval/return", "greedy evaluation", color=BLUE, marker="o", markersize=4)
     _draw_baselines(ax, baselines)
     ax.set_ylabel("episode return")
@@ -153,16 +158,16 @@ def _draw_boredom(ax: Axes, records: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _draw_values(ax: Axes, records: Sequence[Mapping[str, Any]]) -> None:
-    """What the critic expects of evaluation episodes, and what they pay, discounted.
+    """The critic's values of evaluation episodes and their discounted returns.
 
-    Of an episode that a limit cut, the rest is the value of its last state.
+    The return of a truncated episode bootstraps from the value of its last state.
     """
     both = [r for r in records if None not in (r.get("eval/value"), r.get("eval/value_bias"))]
     paid = [{**r, "paid": r["eval/value"] - r["eval/value_bias"]} for r in both]
     thin: Any = {"color": FAINT, "linewidth": 1.2}
     _line(ax, records, "task/extrinsic/return", "imagined from replayed states", **thin)
     marks: Any = {"marker": "o", "markersize": 3.5}
-    label = "paid by greedy episodes (and the rest, where cut)"
+    label = "greedy episodes (bootstrapped if truncated)"
     _line(ax, paid, "paid", label, color=BLUE, **marks)
     _line(ax, paid, "eval/value", "critic's value of their first state", color=ORANGE, **marks)
 
@@ -173,7 +178,7 @@ def _draw_baselines(ax: Axes, baselines: Mapping[str, float]) -> None:
 
 
 def _stack(heights: Sequence[float], title: str) -> tuple[Figure, np.ndarray]:
-    """A figure of panels over environment steps, one below the other."""
+    """A figure with panels over environment steps, one below another."""
     figure = Figure(figsize=(8, 0.9 + 1.35 * sum(heights)), dpi=130, layout="constrained")
     axes = figure.subplots(len(heights), 1, sharex=True, height_ratios=heights)
     figure.suptitle(title, x=0.01, ha="left", weight="bold")

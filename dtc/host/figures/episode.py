@@ -1,4 +1,4 @@
-"""An episode beside the model's open-loop prediction of it."""
+"""The figure of an episode and the model's open-loop prediction of it."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,7 +14,7 @@ from dtc.host.figures import style
 from dtc.host.figures.style import FAINT, INK, PURPLE, RED
 
 PALE = "#f4f1ea"
-CELLS = (*style.CYCLE, "#b9bdc4")  # of one-hot cells, by class
+CELLS = (*style.CYCLE, "#b9bdc4")  # colours of one-hot cells, by class
 
 
 def open_loop(
@@ -29,11 +29,11 @@ def open_loop(
     """Draws an episode, the model's open-loop prediction of it, the error and the novelty.
 
     Args:
-      real: encoded observations by name: numbers [T, F], one-hot [T, G, C] or, as a film,
-        [T, height, width, C].
+      real: encoded observations by name: vectors [T, F], one-hot [T, G, C], or grids
+        [T, height, width, C], which are drawn as frames.
       predicted: the same shapes; probabilities where `real` is one-hot.
       novelty: [T] or shorter, u(s_t, a_t).
-      context: steps the model has seen; from there on it dreams.
+      context: number of observed steps before the open-loop prediction.
     """
     grids = [name for name, x in real.items() if x.ndim == 4]
     vectors = [name for name, x in real.items() if x.ndim < 4]
@@ -56,19 +56,19 @@ def open_loop(
 
 
 def error(real: np.ndarray, predicted: np.ndarray) -> np.ndarray:
-    """[T, ...] 1 - p(what was there) of one-hot cells, else the absolute difference."""
+    """[T, ...] 1 - p(true class) of one-hot cells, otherwise the absolute difference."""
     if real.ndim > 2:
         return 1 - (real * predicted).sum(-1)
     return np.abs(real - predicted)
 
 
 def to_rgb(cells: np.ndarray, palette: np.ndarray) -> np.ndarray:
-    """[..., 3] colours of cells [..., C] of class probabilities: mixtures where it is unsure."""
+    """[..., 3] colours of cells [..., C]: class colours mixed by class probability."""
     return np.clip(cells @ palette, 0, 1)
 
 
 def palette_of(cells: np.ndarray) -> np.ndarray:
-    """[C, 3] colours of the classes of one-hot cells: always the same, the most common one pale."""
+    """[C, 3] a fixed colour for each class of one-hot cells; that of the most common is pale."""
     count = cells.reshape(-1, cells.shape[-1]).sum(0)
     palette = np.array([mpl.colors.to_rgb(CELLS[i % len(CELLS)]) for i in range(len(count))])
     palette[count.argmax()] = mpl.colors.to_rgb(PALE)
@@ -78,7 +78,7 @@ def palette_of(cells: np.ndarray) -> np.ndarray:
 def _draw_film(
     part: Any, name: str, real: np.ndarray, predicted: np.ndarray, context: int, num_frames: int
 ) -> None:
-    """Three strips of frames: what was seen, what was predicted, the error."""
+    """Three strips of frames: observation, prediction, error."""
     times = np.unique(np.linspace(0, len(real) - 1, num_frames).round().astype(int))
     palette = palette_of(real)
     axes = part.subplots(3, len(times), squeeze=False)
@@ -98,13 +98,13 @@ def _draw_film(
 
 
 def _strip_heights(real: np.ndarray) -> tuple[float, float, float]:
-    """Inches of the three heat maps of [T, F], or of [T, G, C], which has many rows."""
+    """Heights in inches of the three heat maps of [T, F], or of [T, G, C], which has more rows."""
     height = 0.55 if real.ndim == 2 else float(np.clip(0.03 * real[0].size, 0.55, 1.3))
     return height, height, 0.55
 
 
 def _draw_heatmaps(axes: np.ndarray, name: str, real: np.ndarray, predicted: np.ndarray) -> None:
-    """Three heat maps over time, one row a feature or class; labels say what the darkest means."""
+    """Three heat maps over time, one row per feature or class; labels give the range of values."""
     wrong, size = error(real, predicted), " x ".join(map(str, real.shape[1:]))
     real, predicted, wrong = (x.reshape(len(x), -1) for x in (real, predicted, wrong))
     low, high, most = float(real.min()), float(real.max()), float(wrong.max())
@@ -125,13 +125,13 @@ def _draw_heatmaps(axes: np.ndarray, name: str, real: np.ndarray, predicted: np.
 def _draw_errors(
     ax: Axes, errors: Mapping[str, np.ndarray], novelty: np.ndarray, context: int
 ) -> None:
-    """Mean error of each leaf and novelty over time, with the start of the dream marked."""
+    """Mean error of each leaf and novelty over time, with the observed steps marked."""
     for name, wrong in errors.items():
         mean = wrong.reshape(len(wrong), -1).mean(1)
         ax.plot(mean, label=f"mean error of {name}", linewidth=1.4)
         ax.set_xlim(-0.5, len(wrong) - 0.5)
     ax.set_ylim(bottom=0)
-    ax.axvspan(-0.5, context - 0.5, color="#eef1f5", zorder=0, label="seen by the model")
+    ax.axvspan(-0.5, context - 0.5, color="#eef1f5", zorder=0, label="observed by the model")
     ax.set(xlabel="step of the episode", ylabel="error")
     right = ax.twinx()
     right.plot(novelty, color=PURPLE, label="novelty")

@@ -1,4 +1,4 @@
-"""Episodes as films: what was seen beside what the model predicted."""
+"""Animations of episodes: observations beside the model's predictions."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,7 +14,7 @@ GAP = 8  # pixels between real and predicted
 
 
 def film(shown: OpenLoop) -> list[Image.Image]:
-    """One picture a step: what was seen on the left, the model's open-loop prediction beside it."""
+    """One image per step: the observation on the left, its open-loop prediction on the right."""
     grids = {k: np.asarray(x, np.float32) for k, x in shown.seen.items() if x.ndim == 4}
     palettes = {name: episode.palette_of(x) for name, x in grids.items()}
     pairs = [

@@ -13,7 +13,7 @@ UNSEEN = "#dcdfe3"
 
 
 def salience(path: Path, weights: np.ndarray, title: str) -> None:
-    """Draws the weights [T, L] of the pool's tokens over an episode: codes, then the state."""
+    """Draws salience weights [T, L] over an episode: the latent groups, then deter."""
     percent, num_codes = 100 * weights.T, weights.shape[1] - 1
     with mpl.rc_context(style.STYLE):
         figure = Figure(
@@ -23,10 +23,10 @@ def salience(path: Path, weights: np.ndarray, title: str) -> None:
         figure.suptitle(title, x=0.01, ha="left", weight="bold")
         image = ax.imshow(percent, aspect="auto", cmap="viridis", interpolation="none")
         ticks = [*range(0, num_codes, max(1, num_codes // 8)), num_codes]
-        ax.set_yticks(ticks, [f"code {i}" for i in ticks[:-1]] + ["state"])
+        ax.set_yticks(ticks, [f"group {i}" for i in ticks[:-1]] + ["deter"])
         ax.set_xlabel("step of the episode")
         ax.grid(visible=False)
-        label = f"weight (%)\nequal: {100 / len(percent):.1f}"
+        label = f"weight (%)\nuniform: {100 / len(percent):.1f}"
         figure.colorbar(image, ax=ax, label=label, pad=0.01)
         style.save(figure, path)
 
@@ -35,7 +35,7 @@ def grid_map(path: Path, visits: np.ndarray, novelty: np.ndarray, title: str) ->
     """Draws visits and mean novelty [rows, columns] of the cells of a grid, side by side.
 
     Args:
-      novelty: NaN where nothing is known. Cells without visits are left grey.
+      novelty: NaN without data. Cells that are NaN or have no visits are grey.
     """
     seen = np.where(visits > 0, visits, np.nan)
     least = max(float(visits.min(initial=1e9, where=visits > 0)), 1.0) if visits.any() else 1.0

@@ -1,4 +1,4 @@
-"""What all figures share: colours, type and where they are saved."""
+"""The style of all figures, and how they are saved."""
 
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,6 @@ STYLE: Any = {
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Writes the picture; the directory is made."""
+    """Writes the figure, and creates its directory if necessary."""
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path)

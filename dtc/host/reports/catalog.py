@@ -1,4 +1,4 @@
-"""The reports by the name of their algorithm."""
+"""The reports by the name of the algorithm."""
 
 from collections.abc import Callable
 
@@ -10,6 +10,6 @@ REPORTS: dict[str, Callable[[Program], Report]] = {"curious": curious.make}
 
 
 def report_of(program: Program) -> Report:
-    """The report of a program's algorithm, an empty one where it has none."""
+    """The report of a program's algorithm; an empty one if it has none."""
     make = REPORTS.get(program.machine.algorithm.name)
     return Report() if make is None else make(program)

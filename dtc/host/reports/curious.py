@@ -1,4 +1,4 @@
-"""What a run of the curious agent shows: its signs of sickness, its pictures, its members."""
+"""The report of the curious agent: warnings, distance of its members, and figures."""
 
 import math
 from collections.abc import Sequence
@@ -18,12 +18,12 @@ from dtc.host.reports.report import Drawing, Report
 from dtc.host.writers import Shown
 from dtc.training.carrier import Carrier
 
-# What is healthy: all runs on the tasks of the catalog keep well away from these.
-KL = 0.05  # least nats between posterior and prior, of all groups
-ENTROPY = 0.1  # least entropy of a policy that earns nothing, in that of the uniform one
-DISTANCE = 0.1  # least distance of members, in norms: unrelated ones have 1.1 to 1.4
-SALIENCE = 0.05  # least entropy of the salience weights, in that of equal weights
-BIAS = 0.9  # largest error of the critic, in realised returns
+# Limits beyond which a warning is given. Runs on the tasks of the catalog keep well within them.
+KL = 0.05  # smallest KL of posterior to prior, nats summed over groups
+ENTROPY = 0.1  # smallest entropy of a policy no better than random, relative to the uniform one
+DISTANCE = 0.1  # smallest relative distance of members; unrelated members have 1.1 to 1.4
+SALIENCE = 0.05  # smallest entropy of the salience weights, relative to equal weights
+BIAS = 0.9  # largest error of the critic, relative to the realised return
 
 SHOWN = (
     Shown("loss/trunk", "model", ".3g"),
@@ -34,12 +34,12 @@ SHOWN = (
     Shown("curiosity/boredom", "boredom", ".2f"),
     Shown("curiosity/horizon", "horizon", ".0f"),
 )
-SHOWN_STEPS = 64  # of the episode in the picture of a dream
-SALIENCE_TITLE = "What the task policy pools: weights of the tokens over an episode"
+SHOWN_STEPS = 64  # steps of the episode in dream.png and salience.png
+SALIENCE_TITLE = "Salience weights of the task policy over an episode"
 
 
 def make(program: Program) -> Report:
-    """The report of a program whose algorithm is the curious agent."""
+    """The report of a program that runs the curious agent."""
     most = limits(program)
     return Report(
         shown=SHOWN,
@@ -58,29 +58,29 @@ def make(program: Program) -> Report:
 
 
 class Limits(NamedTuple):
-    """The largest entropies there can be, nats."""
+    """Maximum entropies, nats."""
 
     action: float | None  # None: continuous actions
     salience: float | None  # None: no pooling
 
 
 def limits(program: Program) -> Limits:
-    """The limits of a program's agent."""
+    """The maximum entropies of a program's agent."""
     cfg, num_actions = program.cfg, program.machine.env.spec.action.num_classes
     action = None if num_actions is None else math.log(num_actions)
     return Limits(action, math.log(cfg.model.groups + 1) if cfg.behaviour.pool_units else None)
 
 
 def kl_near_zero(record: Record) -> str | None:
-    """What is seen tells the model nothing that it had not predicted."""
+    """Warns if the posterior hardly differs from the prior."""
     kl = record.get("latent/kl", KL)
     if kl >= KL:
         return None
-    return f"latent/kl={kl:.2g} nats: the codes ignore what is seen, or all of it is predicted."
+    return f"latent/kl={kl:.2g} nats: the codes ignore observations, or the prior predicts all."
 
 
 def entropy_collapse(record: Record, limits: Limits) -> str | None:
-    """The policy has settled on something that pays no more than chance."""
+    """Warns of a nearly deterministic policy that earns no more than a random one."""
     entropy, random = record.get("task/entropy"), record.get("eval/random")
     if limits.action is None or entropy is None or random is None:
         return None
@@ -89,20 +89,20 @@ def entropy_collapse(record: Record, limits: Limits) -> str | None:
         return None
     return (
         f"task/entropy={entropy:.2g} nats ({share:.0%} of uniform) at return {paid:.3g}, random "
-        f"{random:.3g}: the policy has settled too early. Raise behaviour.entropy."
+        f"{random:.3g}: the policy collapsed too early. Raise behaviour.entropy."
     )
 
 
 def members_alike(record: Record) -> str | None:
-    """Members that agree because they are one: novelty means nothing."""
+    """Warns of nearly identical members, whose agreement says nothing about novelty."""
     distance = record.get("health/member_distance", DISTANCE)
     if distance >= DISTANCE:
         return None
-    return f"health/member_distance={distance:.2g}: members are near copies, novelty is blind."
+    return f"health/member_distance={distance:.2g}: nearly equal members give no novelty."
 
 
 def salience_collapsed(record: Record, limits: Limits) -> str | None:
-    """Pooling reads one token."""
+    """Warns if pooling reads one token only."""
     entropy = record.get("task/salience_entropy")
     if limits.salience is None or entropy is None or entropy >= SALIENCE * limits.salience:
         return None
@@ -110,18 +110,18 @@ def salience_collapsed(record: Record, limits: Limits) -> str | None:
 
 
 def value_bias(record: Record) -> str | None:
-    """The critic expects something else than what episodes pay."""
+    """Warns if the critic's value differs from the discounted return of episodes."""
     value, bias = record.get("eval/value"), record.get("eval/value_bias")
     if value is None or bias is None:
         return None
     size = max(abs(value - bias), record.get("task/extrinsic/return_scale", 1.0))
     if abs(bias) <= BIAS * size:
         return None
-    return f"eval/value={value:.3g}, but episodes pay {value - bias:.3g} (discounted)."
+    return f"eval/value={value:.3g}, but the discounted return is {value - bias:.3g}."
 
 
 def measure(program: Program, carrier: Carrier) -> dict[str, float]:
-    """How far the members are from each other, where there are several."""
+    """The distance between members, if there are several."""
     if program.cfg.ensemble.members <= 1:
         return {}
     distance = program.probes["member_distance"](carrier.learner)
@@ -129,17 +129,17 @@ def measure(program: Program, carrier: Carrier) -> dict[str, float]:
 
 
 def probe(program: Program, carrier: Carrier, index: jax.Array) -> Any:
-    """One greedy episode beside the model's open-loop prediction of it, on the host."""
+    """One greedy episode and the model's open-loop prediction of it, on the host."""
     return jax.device_get(program.probes["open_loop"](carrier.root, carrier.learner, index))
 
 
 def film_of_episode(program: Program, carrier: Carrier, index: jax.Array) -> Sequence[Image.Image]:
-    """What was seen in a greedy episode beside the model's open-loop prediction of it."""
+    """Frames of a greedy episode, each beside the model's open-loop prediction of it."""
     return film.film(probe(program, carrier, index))
 
 
 def draw(program: Program, drawing: Drawing) -> Sequence[str]:
-    """Curves of curiosity and model, the episode, salience and, on grid tasks, the map."""
+    """Draws curves of curiosity and model, an episode, salience and, on grid tasks, the map."""
     directory, records = drawing.directory, drawing.records
     curves.curiosity(directory / "curiosity.png", records, drawing.title)
     curves.model(directory / "model.png", records, drawing.title, limits(program).action)

@@ -1,4 +1,4 @@
-"""What a run says of its algorithm on the host: signs of sickness, figures, further measures."""
+"""The interface of a report: warnings, metrics and figures of one algorithm, on the host."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -14,30 +14,30 @@ from dtc.training.carrier import Carrier
 
 
 class Drawing(NamedTuple):
-    """What there is to draw of a run, on process 0."""
+    """Inputs of `Report.draw`, on process 0."""
 
-    directory: Path  # of the pictures
+    directory: Path  # of the figures
     title: str
     records: Sequence[Mapping[str, Any]]  # as in metrics.jsonl
-    probes: Any  # what `probe` returned
-    carrier: Carrier | None  # None where other processes hold a part of it
+    probes: Any  # the result of `Report.probe`
+    carrier: Carrier | None  # None if other processes hold a part of it
 
 
 def nothing(*_: Any) -> Any:
-    """No measures, no figures."""
+    """The default function of a report."""
     return {}
 
 
 class Report(NamedTuple):
-    """What the host does for one algorithm. All have defaults that do nothing."""
+    """What the host shows of one algorithm; the defaults show nothing."""
 
-    signs: Mapping[str, Sign] = {}
-    shown: tuple[Shown, ...] = ()  # in the progress line, after the returns
-    # (program, carrier) -> figures that join an evaluation record; every process calls it
+    signs: Mapping[str, Sign] = {}  # warnings by name
+    shown: tuple[Shown, ...] = ()  # metrics in the progress line, after the returns
+    # (program, carrier) -> further metrics of an evaluation record; all processes call it
     measure: Callable[[Program, Carrier], dict[str, float]] = nothing
-    # (program, carrier, evaluation number) -> what `draw` needs; every process calls it
+    # (program, carrier, evaluation number) -> data for `draw`; all processes call it
     probe: Callable[[Program, Carrier, jax.Array], Any] = nothing
-    # (program, carrier, evaluation number) -> frames of an episode; every process calls it
+    # (program, carrier, evaluation number) -> frames of an episode; all processes call it
     film: Callable[[Program, Carrier, jax.Array], Sequence[Image.Image]] = nothing
-    # Writes pictures; process 0 alone. Returns lines for the log.
+    # Draws figures, on process 0 only; returns lines for the log.
     draw: Callable[[Program, Drawing], Sequence[str]] = nothing
