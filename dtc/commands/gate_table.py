@@ -11,7 +11,7 @@ from dtc.commands.measures import Figures
 
 
 class Bar(NamedTuple):
-    """What a figure must reach, and what we would like it to reach; neither: it is shown only."""
+    """The value that a result must reach, and a more ambitious goal; neither: it is only shown."""
 
     figure: str
     op: str

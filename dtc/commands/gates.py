@@ -42,7 +42,7 @@ OPS = {">=": operator.ge, "<=": operator.le, "<": operator.lt}
 
 
 def main(argv: Sequence[str]) -> int:
-    """Exit status: 0 where every seed meets every `must`, 1 where not, 2 on misuse."""
+    """Runs gates; returns 0 if every seed meets every `must`, 1 if not, 2 for a bad command."""
     args = _arguments(argv)
     console = writers.Console()
     if not console.is_terminal:
@@ -93,17 +93,17 @@ def _parser() -> argparse.ArgumentParser:
     )
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--gate", help=f"one or more of {', '.join(GATES)}")
-    what.add_argument("--all", action="store_true", help="all of them")
-    what.add_argument("--list", action="store_true", help="print what they ask for")
+    what.add_argument("--all", action="store_true", help="all gates")
+    what.add_argument("--list", action="store_true", help="print the gates and their bars")
     what.add_argument("--table", type=Path, help="write the table of --results into this page")
-    parser.add_argument("--seeds", type=_count, default=3, help="seeds 0, 1, ... (default 3)")
-    parser.add_argument("--jobs", type=_count, default=1, help="runs at a time (default 1)")
+    parser.add_argument("--seeds", type=_count, default=3, help="number of seeds (default 3)")
+    parser.add_argument("--jobs", type=_count, default=1, help="parallel runs (default 1)")
     parser.add_argument("--workdir", type=Path, default=Path("runs/gates"), help="for all runs")
-    parser.add_argument("--controls", action="store_true", help="run each gate's ablations too")
+    parser.add_argument("--controls", action="store_true", help="also run the ablations")
     parser.add_argument("--results", type=Path, help="keep a result file a seed in this folder")
     parser.add_argument("--missing", action="store_true", help="run what has none of this code")
-    parser.add_argument("--json", type=Path, help="write the table here too")
-    parser.add_argument("--flags", nargs="*", default=[], help="more flags of dtc train")
+    parser.add_argument("--json", type=Path, help="also write the table to this file")
+    parser.add_argument("--flags", nargs="*", default=[], help="further flags of dtc train")
     return parser
 
 
