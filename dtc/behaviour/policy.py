@@ -47,10 +47,12 @@ def policies(cfg: BehaviourConfig) -> tuple[Policy, ...]:
     return (task,) if cfg.mode == "task" else (explore, task)
 
 
-def sample_action(output: Array, mask: Array | None, keys_n: Key, spec: EnvSpec) -> Array:
+def sample_action(
+    output: Array, mask: Array | None, keys_n: Key, spec: EnvSpec, unimix: float = dist.UNIMIX
+) -> Array:
     """Actions [n] or [n, A] in [-1, 1], one key each."""
     if spec.is_discrete:
-        log_p = log_policy(output, mask)
+        log_p = log_policy(output, mask, unimix)
         uniform = jax.vmap(lambda k: jax.random.uniform(k))(keys_n)
         return dist.sample_categorical(uniform, log_p).astype(jnp.int32)
     mean, std = gaussian(output)
@@ -65,9 +67,9 @@ def greedy_action(output: Array, mask: Array | None, spec: EnvSpec) -> Array:
     return jnp.tanh(gaussian(output)[0])
 
 
-def log_policy(logits: Array, mask: Array | None) -> Array:
-    """log p(a) [..., A] of the categorical policy, unimix over the allowed actions."""
-    return dist.masked_log_probs(logits, mask, dist.UNIMIX)
+def log_policy(logits: Array, mask: Array | None, unimix: float = dist.UNIMIX) -> Array:
+    """log p(a) [..., A] of the categorical policy, `unimix` of it uniform over what is allowed."""
+    return dist.masked_log_probs(logits, mask, unimix)
 
 
 def gaussian(output: Array) -> tuple[Array, Array]:
@@ -77,11 +79,15 @@ def gaussian(output: Array) -> tuple[Array, Array]:
 
 
 def log_prob_and_entropy(
-    output: Array, action: Array, mask: Array | None, spec: EnvSpec
+    output: Array,
+    action: Array,
+    mask: Array | None,
+    spec: EnvSpec,
+    unimix: float = dist.UNIMIX,
 ) -> tuple[Array, Array]:
     """log p(a) and entropy, nats, [...] each."""
     if spec.is_discrete:
-        log_p = log_policy(output, mask)
+        log_p = log_policy(output, mask, unimix)
         return dist.categorical_log_prob(log_p, action), dist.categorical_entropy(log_p)
     mean, std = gaussian(output)
     return (

@@ -146,7 +146,7 @@ def _fill(carrier: Carrier, rows: Array, machine: Machine, agent: Agent) -> Carr
     """The carrier with nothing in its ring but so many rows of walks; the prefill collects."""
     num_local = machine.num_envs // mesh.num_devices()
     ids, layout = mesh.global_ids(num_local), machine.layout
-    players = acting.start(carrier.root, ids, machine, acting.COLLECT, calls=1 << 20)
+    players = acting.start(carrier.root, ids, machine, acting.collecting(machine), calls=1 << 20)
     assert layout is not None
     start = carrier._replace(
         acting=players.acting,

@@ -36,7 +36,7 @@ def make_machine(cfg: Config, dtypes: Precision) -> Machine:
     return Machine(
         env=env,
         num_envs=cfg.env.num_envs,
-        prefill=cfg.run.prefill if is_prefilled else 0,
+        prefill=cfg.replay.prefill if is_prefilled else 0,
         collect_steps=cfg.run.collect_steps,
         updates_per_collect=cfg.run.updates_per_collect,
         slots=cfg.replay.slots,

@@ -1,6 +1,6 @@
 """Acting: act -> constraint -> vector step, which gives one row of every environment."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import chex
 import jax
@@ -25,12 +25,17 @@ class Mode(NamedTuple):
     policy: Purpose
 
 
-COLLECT = Mode(VectorConfig(), Purpose.ACT_LATENT, Purpose.ACT_POLICY)
 EVALUATE = Mode(
     VectorConfig("disabled", reset_purpose=Purpose.EVAL_RESET, step_purpose=Purpose.EVAL_STEP),
     Purpose.EVAL_LATENT,
     Purpose.EVAL_POLICY,
 )
+
+
+def collecting(machine: Machine) -> Mode:
+    """The mode of collection."""
+    config = VectorConfig(machine.algorithm.auto_reset)
+    return Mode(config, Purpose.ACT_LATENT, Purpose.ACT_POLICY)
 
 
 class Players(NamedTuple):
@@ -126,20 +131,22 @@ def collect(
       sums over this device's environments.
     """
     act_fn = machine.algorithm.act if act_fn is None else act_fn
+    mode = collecting(machine)
     assert carrier.episodes is not None, "this machine runs no environments"
 
-    def body(players: Players, _: None) -> tuple[Players, tuple[Played, CollectInfo]]:
-        players, played = play(carrier.root, carrier.learner, players, act_fn, machine, COLLECT)
-        new = players.episodes.timestep
+    def body(before: Players, _: None) -> tuple[Players, Any]:
+        players, played = play(carrier.root, carrier.learner, before, act_fn, machine, mode)
+        new, reached = players.episodes.timestep, players.episodes.env.held
+        is_step = jnp.ones_like(new.first) if reached is not None else ~new.first
         sums = CollectInfo(
-            (~new.first).sum(dtype=jnp.float32),
+            is_step.sum(dtype=jnp.float32),
             new.last.sum(dtype=jnp.float32),
-            masked_sum(players.episodes.ret, new.last),
-            masked_sum(players.episodes.length, new.last),
+            masked_sum(before.episodes.ret + new.reward, new.last),
+            masked_sum(before.episodes.length + 1.0, new.last),
         )
-        return players, (played, sums)
+        return players, (played, reached, sums)
 
     players = Players(carrier.acting, carrier.episodes)
-    players, (played, sums) = lax.scan(body, players, length=machine.collect_steps)
-    collected = Collected(played.row, players.episodes.timestep)
+    players, (played, reached, sums) = lax.scan(body, players, length=machine.collect_steps)
+    collected = Collected(played.row, players.episodes.timestep, reached)
     return players, played.latent, collected, jax.tree.map(lambda x: x.sum(0), sums)

@@ -44,6 +44,8 @@ class Collected(NamedTuple):
 
     rows: Row  # [R, N, ...]
     after: TimeStep  # what the environments show after the last of them, [N, ...]
+    # `same_step`: what each row's action led to, before any reset, [R, N, ...]; else None
+    reached: TimeStep | None = None
 
 
 class Learned(NamedTuple):
@@ -109,6 +111,7 @@ class Algorithm:
     evaluated: Mapping[str, ActFn]  # what evaluation acts with: `greedy`, `sampled`
     specs: Specs = field(default_factory=Specs)
     has_ring: bool = True  # whether rows are kept; an on-policy learner reads `collected` alone
+    auto_reset: str = "next_step"  # while collecting: next_step or same_step (dtc/envs/vector.py)
     # (learner, seen, proposed action) -> executed action; rows then hold both
     constrain: Callable[[PyTree, Seen, Array], Array] | None = None
     # (learner, episodes) -> figures [N] of each evaluation episode, besides its return and length

@@ -15,8 +15,6 @@ from dtc.data.ring import Layout, Ring
 from dtc.envs import vector
 from dtc.training.algorithm import Acted, ActKeys, Algorithm, Seen
 
-COLLECT = vector.VectorConfig()
-
 
 class Episodes(NamedTuple):
     """Environments in the middle of their episodes."""
@@ -96,7 +94,7 @@ def row_shapes(machine: Machine) -> tuple[Row, PyTree | None]:
 
     def one(root: Key) -> tuple[Row, PyTree | None]:
         algorithm, env = machine.algorithm, machine.env
-        _, timestep = vector.reset(root, jnp.zeros(1, jnp.int32), env, COLLECT)
+        _, timestep = vector.reset(root, jnp.zeros(1, jnp.int32), env)
         seen = Seen(timestep, init_action(env.spec, 1))
         learner, acting = algorithm.init(root), algorithm.init_acting(1)
         acted = algorithm.act(learner, acting, seen, ActKeys(*[jax.random.split(root, 1)] * 2))
