@@ -30,7 +30,7 @@ LEAST_STD = 1e-8  # of the advantages of a minibatch
 class Passes(NamedTuple):
     """What goes from one pass over the rows to the next."""
 
-    count: Array  # [] int32, passes done
+    done: Array  # [] int32, passes
     learner: Learner
     found: Metrics  # of the latest pass
 
@@ -70,7 +70,7 @@ def shuffled(draws: Draws, number: Array, num_rows: int, num_envs: int, agent: A
 def take(x: Array, index_TN: Array) -> Array:
     """[T, N, ...] row `index` of each environment, of x [R, N, ...]."""
     num_envs = x.shape[1]
-    flat_TN = index_TN * num_envs + jnp.arange(num_envs)
+    flat_TN = index_TN * num_envs + jnp.arange(num_envs)[None]
     return x.reshape(-1, *x.shape[2:])[flat_TN]
 
 
@@ -84,7 +84,8 @@ def standardised(advantage_KTN: Array) -> Array:
 
 def minibatches(draws: Draws, number: Array, rows: Minibatch, agent: Agent) -> Minibatch:
     """The minibatches of a pass, [K, T, N, ...]."""
-    index_KTN = shuffled(draws, number, *rows.log_p.shape, agent)
+    num_rows, num_envs = rows.log_p.shape
+    index_KTN = shuffled(draws, number, num_rows, num_envs, agent)
     batch = jax.tree.map(lambda x: jax.vmap(take, (None, 0))(x, index_KTN), rows)
     return batch._replace(advantage=standardised(batch.advantage))
 
@@ -139,10 +140,10 @@ def one_pass(draws: Draws, passes: Passes, rows: Minibatch, agent: Agent) -> Pas
         parts |= {"optimizer/grad_norm": mesh.vary(global_norm(grads))}
         return learner._replace(params=params, opt=opt), parts
 
-    batches = minibatches(draws, passes.count, rows, agent)
+    batches = minibatches(draws, passes.done, rows, agent)
     learner, parts = lax.scan(step, passes.learner, batches)
     means = metrics.reduce(jax.tree.map(lambda x: x.mean(0), parts))
-    return Passes(passes.count + 1, learner, means)
+    return Passes(passes.done + 1, learner, means)
 
 
 def learn(
@@ -158,7 +159,7 @@ def learn(
 
     def goes_on(passes: Passes) -> Array:
         is_near = passes.found["ppo/kl"] <= (agent.cfg.kl_limit or jnp.inf)
-        return (passes.count < agent.cfg.epochs) & is_near
+        return (passes.done < agent.cfg.epochs) & is_near
 
     passes = lax.while_loop(goes_on, lambda p: one_pass(draws, p, rows, agent), start)
     learner = follow(draws, passes.learner, collected, agent)
@@ -186,7 +187,7 @@ def info(draws: Draws, rows: Minibatch, passes: Passes, agent: Agent) -> Metrics
         *mesh.AXES,
     )
     return {
-        "ppo/passes": passes.count,
+        "ppo/passes": passes.done,
         "ppo/rate": rate(draws.update, agent),
         "ppo/explained": 1.0 - spread[1] / jnp.maximum(spread[0], 1e-12),
         "ppo/entropy_weight": passes.learner.entropy,
