@@ -78,6 +78,20 @@ def gaussian(output: Array) -> tuple[Array, Array]:
     return mean, 0.1 + 0.9 * jax.nn.sigmoid(raw + 2.0)
 
 
+def entropy_share(entropy: Array, mask: Array | None, spec: EnvSpec) -> Array | None:
+    """[...] entropy in that of the uniform policy over what is allowed; None for a box.
+
+    1 where a single action is allowed: there is nothing to settle on.
+    """
+    if spec.action.num_classes is None:
+        return None
+    num = jnp.asarray(spec.action.num_classes)
+    if mask is not None:
+        num = jnp.where(mask.any(-1), mask.sum(-1), num)
+    most = jnp.log(jnp.maximum(accum(num), 1))
+    return jnp.where(most > 0, entropy / jnp.where(most > 0, most, 1), 1)
+
+
 def log_prob_and_entropy(
     output: Array,
     action: Array,

@@ -22,6 +22,7 @@ class Episodes(NamedTuple):
     env: vector.VectorState
     timestep: TimeStep  # what they show now, [N, ...]
     action: Array  # executed before it, [N] or [N, A]
+    earlier: Array  # executed before that, the same shape
     ret: Array  # return so far, [N] float32
     length: Array  # steps so far, [N] float32
 

@@ -25,6 +25,8 @@ from dtc.data.ring import Ring
 from dtc.training.algorithm import Collected, Learned
 
 LEAST_STD = 1e-8  # of the advantages of a minibatch
+ENTROPY_RATE = 0.3  # step of log weight, an update and unit of entropy share
+ENTROPY_WEIGHTS = (1e-4, 10.0)  # least and largest weight under an entropy target
 
 
 class Passes(NamedTuple):
@@ -102,7 +104,9 @@ def loss(
     gain, clipped = policy_loss(log_p, batch, agent.cfg.clip)
     fit, entropy_mean = value_loss(value_TN, batch, agent.cfg.clip), entropy.mean()
     total = gain + agent.cfg.value_weight * fit - learner.entropy * entropy_mean
-    parts = {
+    share = policy.entropy_share(entropy, batch.mask, agent.spec)
+    parts = {} if share is None else {"task/entropy_share": share.mean()}
+    parts |= {
         "loss/policy": gain,
         "loss/value": fit,
         "task/entropy": entropy_mean,
@@ -163,7 +167,21 @@ def learn(
 
     passes = lax.while_loop(goes_on, lambda p: one_pass(draws, p, rows, agent), start)
     learner = follow(draws, passes.learner, collected, agent)
+    learner = learner._replace(entropy=next_weight(learner.entropy, passes.found, agent))
     return Learned(learner, stored, passes.found | info(draws, rows, passes, agent))
+
+
+def next_weight(weight: Array, found: Metrics, agent: Agent) -> Array:
+    """The entropy's weight, raised where the entropy is below its target and lowered above.
+
+    A step of dual gradient ascent on log weight (Haarnoja et al. 2018, eq. 18): the weight is the
+    price of the constraint that the entropy stays at the target.
+    """
+    target = agent.cfg.entropy_target
+    if not target:
+        return weight
+    moved = weight * jnp.exp(ENTROPY_RATE * (target - found["task/entropy_share"]))
+    return jnp.clip(moved, *ENTROPY_WEIGHTS)
 
 
 def follow(draws: Draws, learner: Learner, collected: Collected, agent: Agent) -> Learner:

@@ -12,7 +12,7 @@ from PIL import Image
 from dtc.algorithms.curious.judging import CONTEXT
 from dtc.host import maps
 from dtc.host.figures import curves, episode, film, heatmaps
-from dtc.host.health import Record
+from dtc.host.health import Record, settled, swings
 from dtc.host.program import Program
 from dtc.host.reports.report import Drawing, Report
 from dtc.host.writers import Shown
@@ -20,7 +20,6 @@ from dtc.training.carrier import Carrier
 
 # What is healthy: all runs on the tasks of the catalog keep well away from these.
 KL = 0.05  # least nats between posterior and prior, of all groups
-ENTROPY = 0.1  # least entropy of a policy that earns nothing, in that of the uniform one
 DISTANCE = 0.1  # least distance of members, in norms: unrelated ones have 1.1 to 1.4
 SALIENCE = 0.05  # least entropy of the salience weights, in that of equal weights
 BIAS = 0.9  # largest error of the critic, in realised returns
@@ -45,7 +44,8 @@ def make(program: Program) -> Report:
         shown=SHOWN,
         signs={
             "kl": kl_near_zero,
-            "entropy": partial(entropy_collapse, limits=most),
+            "entropy": partial(settled, setting="behaviour.entropy"),
+            "swings": partial(swings, setting="behaviour.entropy"),
             "members": members_alike,
             "salience": partial(salience_collapsed, limits=most),
             "value": value_bias,
@@ -77,20 +77,6 @@ def kl_near_zero(record: Record) -> str | None:
     if kl >= KL:
         return None
     return f"latent/kl={kl:.2g} nats: the codes ignore what is seen, or all of it is predicted."
-
-
-def entropy_collapse(record: Record, limits: Limits) -> str | None:
-    """The policy has settled on something that pays no more than chance."""
-    entropy, random = record.get("task/entropy"), record.get("eval/random")
-    if limits.action is None or entropy is None or random is None:
-        return None
-    share, paid = entropy / limits.action, record["eval/return"]
-    if share >= ENTROPY or paid > random + 0.1 * abs(random):
-        return None
-    return (
-        f"task/entropy={entropy:.2g} nats ({share:.0%} of uniform) at return {paid:.3g}, random "
-        f"{random:.3g}: the policy has settled too early. Raise behaviour.entropy."
-    )
 
 
 def members_alike(record: Record) -> str | None:

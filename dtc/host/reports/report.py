@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 from PIL import Image
 
-from dtc.host.health import Sign
+from dtc.host.health import WARMUP, Sign
 from dtc.host.program import Program
 from dtc.host.writers import Shown
 from dtc.training.carrier import Carrier
@@ -32,6 +32,7 @@ class Report(NamedTuple):
     """What the host does for one algorithm. All have defaults that do nothing."""
 
     signs: Mapping[str, Sign] = {}
+    warmup: int = WARMUP  # updates before which only numbers that are not finite are a sign
     shown: tuple[Shown, ...] = ()  # in the progress line, after the returns
     # (program, carrier) -> figures that join an evaluation record; every process calls it
     measure: Callable[[Program, Carrier], dict[str, float]] = nothing

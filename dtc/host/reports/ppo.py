@@ -1,0 +1,39 @@
+"""What a run of PPO shows: its signs of sickness and its curves."""
+
+from collections.abc import Sequence
+from functools import partial
+
+from dtc.host.figures import curves
+from dtc.host.health import settled, swings
+from dtc.host.program import Program
+from dtc.host.reports.report import Drawing, Report
+from dtc.host.writers import Shown
+
+WARMUP = 5  # updates, of thousands of rows each, before which a policy may look settled
+
+SHOWN = (
+    Shown("loss/policy", "policy", ".2g"),
+    Shown("loss/value", "value", ".3g"),
+    Shown("task/entropy", "entropy", ".3f"),
+    Shown("ppo/kl", "kl", ".2g"),
+    Shown("ppo/explained", "explained", ".2f"),
+)
+
+
+def make(program: Program) -> Report:
+    """The report of a program whose algorithm is PPO."""
+    return Report(
+        shown=SHOWN,
+        signs={
+            "entropy": partial(settled, setting="ppo.entropy"),
+            "swings": partial(swings, setting="ppo.entropy"),
+        },
+        warmup=WARMUP,
+        draw=draw,
+    )
+
+
+def draw(program: Program, drawing: Drawing) -> Sequence[str]:
+    """Curves of the losses and of how far the policy moves."""
+    curves.policy(drawing.directory / "policy.png", drawing.records, drawing.title)
+    return []
