@@ -49,10 +49,10 @@ def earns_nothing(record: Record) -> bool:
     return paid is not None and random is not None and paid <= random + 0.1 * abs(random)
 
 
-def settled(record: Record, setting: str) -> str | None:
+def settled(record: Record, setting: str, least: float = ENTROPY) -> str | None:
     """The policy has settled on something that pays no more than chance; `setting` would help."""
     share = record.get("task/entropy_share")
-    if share is None or share >= ENTROPY or not earns_nothing(record):
+    if share is None or share >= least or not earns_nothing(record):
         return None
     return (
         f"task/entropy_share={share:.2g} at return {record['eval/return']:.3g}, random "
