@@ -14,6 +14,7 @@ COMMANDS = {
     "plot": "Draws runs into one figure.",
     "fit": "Compiles the train step for a TPU slice, without one: memory and collectives.",
     "bench": "Measures rates on this machine.",
+    "tune": "Finds sizes that fit this device and are fast.",
     "gates": "Runs the gates: what the agent must learn, and how fast.",
     "calibration": "Measures whether novelty tells what the model does not know.",
 }

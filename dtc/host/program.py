@@ -62,6 +62,7 @@ class Program:
         self.insert = trainer.make_insert(m, self.mesh)
         self.learn = trainer.make_learn(m, self.mesh)
         self.evaluate = evaluation.make_evaluate(m, self.mesh, num)
+        self.watch = evaluation.make_watch(m, self.mesh)
         self.probes = m.algorithm.probes(m, self.mesh)
         kinds = ["random"] + ["scripted"] * (m.env.scripted is not None)
         self.references = {k: evaluation.make_reference(m, self.mesh, num, k) for k in kinds}

@@ -3,11 +3,15 @@
 from collections.abc import Sequence
 from functools import partial
 
-from dtc.host.figures import curves
+import jax
+from PIL import Image
+
+from dtc.host.figures import curves, film
 from dtc.host.health import settled, swings
 from dtc.host.program import Program
 from dtc.host.reports.report import Drawing, Report
 from dtc.host.writers import Shown
+from dtc.training.carrier import Carrier
 
 # Without reward the default weight of the entropy keeps it above 0.9, and none lets it fall to 0.6
 # within 500k steps (tests/host/test_ppo_report.py).
@@ -32,8 +36,14 @@ def make(program: Program) -> Report:
             "swings": partial(swings, setting="ppo.entropy"),
         },
         warmup=WARMUP,
+        film=film_of_episode,
         draw=draw,
     )
+
+
+def film_of_episode(program: Program, carrier: Carrier, index: jax.Array) -> Sequence[Image.Image]:
+    """What was seen in a greedy episode."""
+    return film.of_episode(jax.device_get(program.watch(carrier.root, carrier.learner, index)))
 
 
 def draw(program: Program, drawing: Drawing) -> Sequence[str]:
