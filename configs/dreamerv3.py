@@ -24,5 +24,6 @@ def get_config() -> ml_collections.ConfigDict:
         model_lr=4e-5, member_lr=4e-5, actor_lr=4e-5, explore_lr=4e-5, critic_lr=4e-5
     )
     config.optimizer.update(warmup=1000, behaviour_warmup=1000)
-    config.run.update(prefill=66, collect_steps=2)
+    config.replay.prefill = 66
+    config.run.collect_steps = 2
     return config

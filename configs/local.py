@@ -15,7 +15,7 @@ def get_config() -> ml_collections.ConfigDict:
     config = base.get_config()
     config.name = "local"
     config.env.num_envs = 8
-    config.replay.update(slots=32768, batch=32, length=16)
+    config.replay.update(slots=32768, batch=32, length=16, prefill=128)
     config.model.update(size="nano", encoder_layers=1, decoder_layers=1, dyn_free_nats=0.0)
     config.dream.update(starts=64, horizons=(8, 16, 32))
     config.behaviour.update(pool_units=32, entropy=3e-3, slow_rate=0.1)
@@ -24,5 +24,5 @@ def get_config() -> ml_collections.ConfigDict:
     config.optimizer.update(model_lr=2e-3, member_lr=1e-3)
     config.optimizer.update(actor_lr=3e-4, explore_lr=3e-3, critic_lr=2e-3)
     config.optimizer.update(behaviour_warmup=300, model_decay=1000)
-    config.run.update(steps=60_000, prefill=128, eval_every=250)
+    config.run.update(steps=60_000, eval_every=250)
     return config

@@ -14,7 +14,7 @@ def get_config() -> ml_collections.ConfigDict:
     config = base.get_config()
     config.name = "smoke"
     config.env.num_envs = 80
-    config.replay.update(slots=64, batch=80, length=8, frontier=32)
+    config.replay.update(slots=64, batch=80, length=8, frontier=32, prefill=16)
     config.model.update(
         deter=32,
         groups=4,
@@ -33,7 +33,6 @@ def get_config() -> ml_collections.ConfigDict:
     config.optimizer.update(warmup=10, behaviour_warmup=10)
     config.run.update(
         updates=30,
-        prefill=16,
         collect_steps=2,
         log_every=5,
         eval_every=15,

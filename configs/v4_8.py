@@ -19,7 +19,7 @@ def get_config() -> ml_collections.ConfigDict:
     config.name = "v4_8"
     config.slice = "v4-8"
     config.env.num_envs = 1024
-    config.replay.update(slots=4096, batch=256, length=64, frontier=1024)
+    config.replay.update(slots=4096, batch=256, length=64, frontier=1024, prefill=128)
     config.model.update(deter=1024, groups=32, classes=32, hidden=512, units=512, depth=32)
     config.dream.update(starts=1024, horizons=(8, 16, 32, 64))
     config.optimizer.update(
@@ -27,7 +27,6 @@ def get_config() -> ml_collections.ConfigDict:
     )
     config.run.update(
         steps=10_000_000,
-        prefill=128,
         collect_steps=2,
         log_every=10,
         eval_every=500,

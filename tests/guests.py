@@ -23,7 +23,7 @@ CURIOUS = {  # by behaviour.mode; the chain has action masks, feeder_ego grids
     "explore": "chain",
     "task": "chain",
 }
-GUESTS = (*CURIOUS, *TOYS)
+GUESTS = (*CURIOUS, "ppo", *TOYS)
 
 
 @contextlib.contextmanager
@@ -32,22 +32,28 @@ def registered(makers=TOYS) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for name, make in makers.items():
             patch.setitem(catalog.ALGORITHMS, name, make)
-            patch.setitem(sections.ALGORITHMS, name, ())
+            patch.setitem(sections.ALGORITHMS, name, ("replay",))
         yield
 
 
 def config_of(guest: str, mesh_shape=(1, 1), **changes):
     """The smoke config of an algorithm on a mesh, with changes such as replay__slots=32.
 
-    A toy takes what is the machine's; the sections of the curious agent keep their defaults.
+    A toy takes what is the machine's and the ring's; sections that nothing reads keep their
+    defaults.
     """
     tree = smoke.get_config()
     if guest in CURIOUS:
         tree.behaviour.mode, tree.env.name = guest, CURIOUS[guest]
     else:
         tiny, tree = tree, base.get_config()
-        tree.update(env=tiny.env, replay=tiny.replay, run=tiny.run)
+        tree.update(env=tiny.env, run=tiny.run)
         tree.algorithm.name, tree.env.name = guest, "chain"
+        if guest in TOYS:
+            tree.replay = tiny.replay
+    if guest == "ppo":
+        tree.ppo.update(units=16, epochs=2, minibatches=2)
+        tree.run.collect_steps = 8
     if guest == "cloner":
         tree.run.collect_steps = 0
     tree.mesh.data, tree.mesh.ensemble = mesh_shape

@@ -2,8 +2,8 @@
 
     python tests/mutants.py [--list] [--only NAME]
 
-Each fault is one that could be made where two parts of the curious agent are joined, and that no
-shape and no type gives away. The exit status is 1 if a test passes in spite of its fault. A fault
+Each fault is one that could be made where two parts of an agent are joined, and that no shape and
+no type gives away. The exit status is 1 if a test passes in spite of its fault. A fault
 takes about 15 s on one quiet core. tests/test_mutants.py keeps the list in step with the code.
 """
 
@@ -24,6 +24,7 @@ COPIED = ("dtc", "configs", "tests", "pyproject.toml")
 
 MACHINE = "dtc/training/acting.py"
 AGENT = "dtc/algorithms/curious"
+PPO, PPO_LAWS = "dtc/algorithms/ppo/learn.py", "tests/algorithms/test_ppo.py"
 
 
 class Mutant(NamedTuple):
@@ -33,12 +34,13 @@ class Mutant(NamedTuple):
     file: str
     source: str  # occurs once in the file
     replacement: str
-    test: str  # of LAWS
+    test: str  # of `laws`
+    laws: str = LAWS
 
     @property
     def node(self) -> str:
         """The test as pytest names it."""
-        return f"{LAWS}::{self.test}"
+        return f"{self.laws}::{self.test}"
 
 
 MUTANTS = (
@@ -63,8 +65,8 @@ MUTANTS = (
     Mutant(
         "acting_sees_the_proposed_action",
         MACHINE,
-        "        timestep,\n        executed,\n",
-        "        timestep,\n        played.row.proposed,\n",
+        "        action=executed,\n        earlier",
+        "        action=played.row.proposed,\n        earlier",
         "test_what_acting_sees_next_is_the_action_that_was_executed",
     ),
     Mutant(
@@ -507,6 +509,66 @@ MUTANTS = (
         "value = partial(values_fn, agent, learner.average[policy.name], policy)",
         "value = partial(values_fn, agent, learner.params.behaviour[policy.name], policy)",
         "test_the_bias_of_a_value_is_what_the_averaged_task_critic_promises_beyond_the_return",
+    ),
+    # PPO
+    Mutant(
+        "ppo_takes_a_time_limit_for_death",
+        PPO,
+        "jnp.where(reached.terminated, 0.0, agent.cfg.discount)",
+        "jnp.where(reached.last, 0.0, agent.cfg.discount)",
+        "test_targets_are_lambda_returns_that_ends_cut_and_time_limits_bootstrap",
+        PPO_LAWS,
+    ),
+    Mutant(
+        "ppo_chains_returns_over_a_time_limit",
+        PPO,
+        "jnp.where(reached.last, 0.0, agent.cfg.lam)",
+        "jnp.where(reached.terminated, 0.0, agent.cfg.lam)",
+        "test_targets_are_lambda_returns_that_ends_cut_and_time_limits_bootstrap",
+        PPO_LAWS,
+    ),
+    Mutant(
+        "ppo_forgets_the_mask_in_the_update",
+        PPO,
+        "rows.obs, rows.action, rows.action_mask, log_p",
+        "rows.obs, rows.action, None, log_p",
+        "test_at_unchanged_parameters_log_probabilities_are_those_that_were_stored",
+        PPO_LAWS,
+    ),
+    Mutant(
+        "ppo_bootstraps_from_the_new_episode",
+        "dtc/training/acting.py",
+        "new, reached = players.episodes.timestep, players.episodes.env.held",
+        (
+            "new, reached = players.episodes.timestep, players.episodes.env.held\n"
+            "        reached = reached and reached._replace(obs=new.obs)"
+        ),
+        "test_the_value_of_what_was_reached_is_of_the_ended_episode_not_of_the_new_one",
+        PPO_LAWS,
+    ),
+    Mutant(
+        "ppo_shuffles_all_passes_alike",
+        PPO,
+        "step = draws.update * agent.cfg.epochs + number",
+        "step = draws.update * agent.cfg.epochs + 0 * number",
+        "test_every_environment_permutes_its_own_rows_by_its_number",
+        PPO_LAWS,
+    ),
+    Mutant(
+        "ppo_clips_gains_on_one_side_only",
+        "dtc/algorithms/ppo/losses.py",
+        "jnp.clip(ratio, 1 - clip, 1 + clip)",
+        "jnp.minimum(ratio, 1 + clip)",
+        "test_the_policy_loss_is_the_clipped_objective",
+        PPO_LAWS,
+    ),
+    Mutant(
+        "ppo_never_stops_for_its_kl",
+        PPO,
+        "(passes.done < agent.cfg.epochs) & is_near",
+        "(passes.done < agent.cfg.epochs) & (is_near | True)",
+        "test_a_policy_that_has_moved_too_far_ends_the_update",
+        PPO_LAWS,
     ),
 )
 

@@ -56,6 +56,7 @@ DREAMING = {Purpose.OBSERVE, Purpose.DREAM_START, Purpose.DREAM}
 NETWORKS = {Purpose.MODEL_INIT, Purpose.MEMBER_INIT, Purpose.BEHAVIOUR_INIT}
 DRAWS = {  # what each algorithm draws, evaluation apart
     **dict.fromkeys(CURIOUS, ACTING | NETWORKS | DREAMING | {Purpose.REPLAY_SAMPLE}),
+    "ppo": ACTING | {Purpose.BEHAVIOUR_INIT, Purpose.MINIBATCH},
     "pg": ACTING | {Purpose.BEHAVIOUR_INIT},
     "cloner": {Purpose.BEHAVIOUR_INIT, Purpose.REPLAY_SAMPLE},
     "overridden": ACTING | {Purpose.BEHAVIOUR_INIT, Purpose.REPLAY_SAMPLE},
@@ -131,7 +132,7 @@ def run_everything(program):
 
 @EACH
 def test_each_draw_happens_once(guest):
-    changes = {"run__eval_episodes": 2, "run__updates_per_collect": 2}
+    changes = {"run__eval_episodes": 2, "run__updates_per_collect": 1 if guest == "ppo" else 2}
     demonstrations(80)  # their walker's draws are not the algorithm's
     with red_lines.recorded_draws() as drawn:
         program = program_of(guest, **changes)

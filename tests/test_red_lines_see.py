@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 
+from dtc.algorithms.ppo import learn as ppo
 from dtc.core import distributions as dist
 from dtc.core import mesh
 from dtc.core.types import Purpose
@@ -70,6 +71,35 @@ def test_a_gradient_that_belongs_to_one_mesh_is_seen(plant, wrong, text):
     plant("mesh", **wrong)
     (fault,) = red_lines.gradient_faults(gradients(program_of("cloner", HOME)), right)
     assert text in fault
+
+
+def by_its_own_device(advantage):
+    """Advantages standardised on each device by itself."""
+    mean = advantage.mean((1, 2), keepdims=True)
+    return (advantage - mean) / advantage.std((1, 2), keepdims=True)
+
+
+def by_the_mean_of_deviations(advantage):
+    """Advantages divided by the mean of what each device finds as their deviation."""
+    mean = mesh.pmean(advantage.mean((1, 2)), *mesh.AXES)
+    std = mesh.pmean(advantage.std((1, 2)), *mesh.AXES)
+    return (advantage - mean[:, None, None]) / std[:, None, None]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"standardised": by_its_own_device},
+        {"standardised": by_the_mean_of_deviations},
+        {"mesh": SimpleNamespace(**{**vars(mesh), "global_ids": by_device})},
+    ],
+    ids=["local statistics", "mean of means", "rows permuted by device"],
+)
+def test_a_minibatch_of_ppo_that_belongs_to_one_mesh_is_seen(monkeypatch, wrong):
+    right = gradients(shared("ppo"))
+    for name, value in wrong.items():
+        monkeypatch.setattr(ppo, name, value)
+    assert red_lines.gradient_faults(gradients(program_of("ppo", HOME)), right)
 
 
 def test_a_member_s_gradient_that_is_summed_over_data_is_seen(plant):

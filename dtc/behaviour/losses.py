@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from dtc.behaviour.networks import Behaviour
-from dtc.behaviour.policy import log_prob_and_entropy
+from dtc.behaviour.policy import entropy_share, log_prob_and_entropy
 from dtc.behaviour.targets import Targets
 from dtc.core import distributions as dist
 from dtc.core import mesh
@@ -41,6 +41,7 @@ class LossSums(NamedTuple):
     actor: Array  # []
     critics: dict[str, Array]  # [] each
     entropy: Array  # [] of the policy, over steps where `Targets.runs`
+    entropy_share: Array | None  # [] relative to the uniform policy, likewise; None for a box
     salience_entropy: Array | None  # [] of the pool's weights, likewise; None without pooling
 
 
@@ -60,12 +61,14 @@ def loss(params: PyTree, data: ChunkData, learner: PolicyLearner) -> tuple[Array
         for name, target in data.targets.returns.items()
     }
     runs, salience = data.targets.runs, None
+    share = entropy_share(entropy, data.mask, learner.spec)
     if weights is not None:
         salience = masked_sum(dist.categorical_entropy(jnp.log(weights + 1e-8)), runs)
     sums = LossSums(
         actor=policy.sum(),
         critics={name: v.sum() for name, v in value.items()},
         entropy=masked_sum(entropy, runs),
+        entropy_share=None if share is None else masked_sum(share, runs),
         salience_entropy=salience,
     )
     return policy.sum() + sum(v.sum() for v in value.values()), sums

@@ -48,10 +48,12 @@ def policies(cfg: BehaviourConfig) -> tuple[Policy, ...]:
     return (task,) if cfg.mode == "task" else (explore, task)
 
 
-def sample_action(output: Array, mask: Array | None, keys_n: Key, spec: EnvSpec) -> Array:
+def sample_action(
+    output: Array, mask: Array | None, keys_n: Key, spec: EnvSpec, unimix: float = dist.UNIMIX
+) -> Array:
     """Sampled actions, int32 [n] or float32 [n, A] in [-1, 1], with one key each."""
     if spec.is_discrete:
-        log_p = log_policy(output, mask)
+        log_p = log_policy(output, mask, unimix)
         uniform = jax.vmap(lambda k: jax.random.uniform(k))(keys_n)
         return dist.sample_categorical(uniform, log_p).astype(jnp.int32)
     mean, std = gaussian(output)
@@ -66,9 +68,9 @@ def greedy_action(output: Array, mask: Array | None, spec: EnvSpec) -> Array:
     return jnp.tanh(gaussian(output)[0])
 
 
-def log_policy(logits: Array, mask: Array | None) -> Array:
-    """log p(a) [..., A] of the categorical policy, with unimix over the allowed actions."""
-    return dist.masked_log_probs(logits, mask, dist.UNIMIX)
+def log_policy(logits: Array, mask: Array | None, unimix: float = dist.UNIMIX) -> Array:
+    """log p(a) [..., A] of the categorical policy, with `unimix` over the allowed actions."""
+    return dist.masked_log_probs(logits, mask, unimix)
 
 
 def gaussian(output: Array) -> tuple[Array, Array]:
@@ -77,12 +79,30 @@ def gaussian(output: Array) -> tuple[Array, Array]:
     return mean, 0.1 + 0.9 * jax.nn.sigmoid(raw + 2.0)
 
 
+def entropy_share(entropy: Array, mask: Array | None, spec: EnvSpec) -> Array | None:
+    """[...] entropy in that of the uniform policy over what is allowed; None for a box.
+
+    1 where a single action is allowed: there is nothing to settle on.
+    """
+    if spec.action.num_classes is None:
+        return None
+    num = jnp.asarray(spec.action.num_classes)
+    if mask is not None:
+        num = jnp.where(mask.any(-1), mask.sum(-1), num)
+    most = jnp.log(jnp.maximum(accum(num), 1))
+    return jnp.where(most > 0, entropy / jnp.where(most > 0, most, 1), 1)
+
+
 def log_prob_and_entropy(
-    output: Array, action: Array, mask: Array | None, spec: EnvSpec
+    output: Array,
+    action: Array,
+    mask: Array | None,
+    spec: EnvSpec,
+    unimix: float = dist.UNIMIX,
 ) -> tuple[Array, Array]:
     """(log p(a), entropy in nats), [...] each."""
     if spec.is_discrete:
-        log_p = log_policy(output, mask)
+        log_p = log_policy(output, mask, unimix)
         return dist.categorical_log_prob(log_p, action), dist.categorical_entropy(log_p)
     mean, std = gaussian(output)
     return (

@@ -14,6 +14,7 @@ COMMANDS = {
     "plot": "Draws the curves of several runs in one figure.",
     "fit": "Compiles the train step for a TPU slice, without one: memory and collectives.",
     "bench": "Measures rates on this machine.",
+    "tune": "Finds sizes that fit this device and are fast.",
     "gates": "Runs the gates: tasks that the agent must learn within a budget.",
     "calibration": "Measures how well novelty ranks the errors of the model.",
 }

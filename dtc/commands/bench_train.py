@@ -104,9 +104,10 @@ def _settings(cfg: Config, args: argparse.Namespace) -> Figures:
 
 
 def _headline(cfg: Config, program: Program) -> str:
+    batch = f", batch {cfg.replay.batch} x {cfg.replay.length}" * cfg.reads("replay")
     return (
-        f"{cfg.name}: {cfg.algorithm.name}, {cfg.env.num_envs} environments, batch "
-        f"{cfg.replay.batch} x {cfg.replay.length}, {program.precision.compute} on "
+        f"{cfg.name}: {cfg.algorithm.name}, {cfg.env.num_envs} environments{batch}, "
+        f"{program.precision.compute} on "
         f"{jax.devices()[0].device_kind} (load {os.getloadavg()[0]:.1f})."
     )
 

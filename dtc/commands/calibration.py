@@ -148,7 +148,7 @@ def _fill(carrier: Carrier, rows: Array, machine: Machine, agent: Agent) -> Carr
     """The carrier with a new ring of `rows` rows of walks; the prefill would hold COLLECT."""
     num_local = machine.num_envs // mesh.num_devices()
     ids, layout = mesh.global_ids(num_local), machine.layout
-    players = acting.start(carrier.root, ids, machine, acting.COLLECT, calls=1 << 20)
+    players = acting.start(carrier.root, ids, machine, acting.collecting(machine), calls=1 << 20)
     assert layout is not None
     start = carrier._replace(
         acting=players.acting,

@@ -104,7 +104,7 @@ def fit(cfg: Config) -> Figures:
         "mesh": program.mesh.shape,
         "device": kind,
         "seconds": time.perf_counter() - start,
-        "transitions": cfg.env.num_envs * cfg.replay.slots,
+        "transitions": cfg.env.num_envs * cfg.replay.slots * cfg.reads("replay"),
         "memory": memory(compiled, kind),
         "carrier": carrier_parts(shapes),
         "collectives": [c._asdict() for c in collectives.collectives(text, program.mesh)],
@@ -197,10 +197,11 @@ def report(figures: Figures, cfg: Config) -> None:
     print("Parts of the arguments, in MiB:")
     for name, size in figures["carrier"].items():
         print(f"  {name:16s} {size / 2**20:10,.1f}")
-    print(
-        f"Replay holds {figures['transitions'] / 1e6:.2f} million transitions "
-        f"({cfg.env.num_envs} environments x {cfg.replay.slots} slots) on the slice."
-    )
+    if figures["transitions"]:
+        print(
+            f"Replay holds {figures['transitions'] / 1e6:.2f} million transitions "
+            f"({cfg.env.num_envs} environments x {cfg.replay.slots} slots) on the slice."
+        )
     print("Collectives, with the size of their results per device:")
     print(collectives.table([collectives.Collective(**c) for c in figures["collectives"]]))
     print(f"Host transfers: {', '.join(figures['host_transfers']) or 'none'}.")

@@ -84,14 +84,14 @@ def _check_replay(cfg: Config) -> None:
 
 def _check_prefill(cfg: Config, step: int, window: int) -> None:
     """Checks that the prefill fits into the ring and holds one window for the first update."""
-    prefill, slots = cfg.run.prefill, cfg.replay.slots
+    prefill, slots = cfg.replay.prefill, cfg.replay.slots
     multiple(cfg, "replay.slots", step, f"run.collect_steps={step} (a write must not wrap)")
-    multiple(cfg, "run.prefill", step, f"run.collect_steps={step}")
+    multiple(cfg, "replay.prefill", step, f"run.collect_steps={step}")
     if prefill < window:
         rule = f"is below replay.length + 1 = {window} (the first update needs one window)"
-        refuse("run.prefill", prefill, rule, -(-window // step) * step)
+        refuse("replay.prefill", prefill, rule, -(-window // step) * step)
     if prefill > slots:
-        refuse("run.prefill", prefill, f"is above replay.slots={slots}", slots)
+        refuse("replay.prefill", prefill, f"is above replay.slots={slots}", slots)
 
 
 def _check_run(cfg: Config) -> None:
@@ -132,6 +132,18 @@ def _check_dream(cfg: Config) -> None:
         refuse("dream.horizons", horizons, rule, _round_up(horizons, dream.chunk))
 
 
+def _check_ppo(cfg: Config) -> None:
+    run, minibatches = cfg.run, cfg.ppo.minibatches
+    if not run.collect_steps:
+        rule = "collects nothing, and algorithm.name=ppo learns from what it has just collected"
+        refuse("run.collect_steps", 0, rule, 128)
+    each = f"ppo.minibatches={minibatches} (each environment gives every minibatch as many rows)"
+    multiple(cfg, "run.collect_steps", minibatches, each)
+    if run.updates_per_collect != 1:
+        rule = "repeats updates on the same rows, which ppo.epochs does"
+        refuse("run.updates_per_collect", run.updates_per_collect, rule, 1)
+
+
 def _round_up(values: Iterable[int], step: int) -> tuple[int, ...]:
     return tuple(sorted({-(-v // step) * step for v in values}))
 
@@ -144,4 +156,5 @@ RULES: dict[str, Callable[[Config], None]] = {  # by section
     "model": _check_model,
     "dream": _check_dream,
     "curiosity": _check_curiosity,
+    "ppo": _check_ppo,
 }

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, get_type_hints
 
 from dtc.config.fields import Declared, Range, declared, setting
 from dtc.config.sections import (
+    ALGORITHMS,
     AlgorithmConfig,
     BehaviourConfig,
     CuriosityConfig,
@@ -17,6 +18,7 @@ from dtc.config.sections import (
     EnvConfig,
     MeshConfig,
     OptimizerConfig,
+    PPOConfig,
     PrecisionConfig,
     ReplayConfig,
     RSSMConfig,
@@ -42,7 +44,13 @@ class Config:
     dream: DreamConfig = field(default_factory=DreamConfig)
     behaviour: BehaviourConfig = field(default_factory=BehaviourConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    ppo: PPOConfig = field(default_factory=PPOConfig)
     run: RunConfig = field(default_factory=RunConfig)
+
+    def reads(self, section: str) -> bool:
+        """Whether the algorithm that runs reads a section, or the machine does."""
+        owners = [name for name, sections in ALGORITHMS.items() if section in sections]
+        return not owners or self.algorithm.name in owners
 
     @property
     def replay_ratio(self) -> float:

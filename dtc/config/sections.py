@@ -35,7 +35,8 @@ SIZES = {
 
 # The sections that each algorithm reads. Every run reads the sections that are not listed here.
 ALGORITHMS: dict[str, tuple[str, ...]] = {
-    "curious": ("model", "ensemble", "curiosity", "dream", "behaviour", "optimizer"),
+    "curious": ("replay", "model", "ensemble", "curiosity", "dream", "behaviour", "optimizer"),
+    "ppo": ("ppo",),
 }
 
 
@@ -96,6 +97,12 @@ class ReplayConfig:
         COUNT,
         unit="rows",
         help="F, the frontier half is sampled from the newest F rows; >= slots: from all",
+    )
+    prefill: int = setting(
+        64,
+        COUNT,
+        unit="rows",
+        help="rows collected from each environment before the first update",
     )
     latents: bool = setting(True, help="store the latent of each row, as context of sequences")
 
@@ -258,17 +265,39 @@ class OptimizerConfig:
 
 
 @dataclass(frozen=True)
+class PPOConfig:
+    """Proximal policy optimisation: networks, losses and rates."""
+
+    layers: int = setting(2, COUNT, help="hidden layers of actor and critic each")
+    units: int = setting(256, COUNT, help="width of a hidden layer")
+    lr: float = setting(2.5e-4, POSITIVE, help="learning rate of Adam at the start")
+    decay: bool = setting(True, help="the rate falls linearly to 0 over the run")
+    max_grad_norm: float = setting(0.5, POSITIVE, help="gradients of a larger norm are scaled down")
+    discount: float = setting(0.99, SHARE, unit="per step", help="discount of returns")
+    lam: float = setting(0.95, SHARE, help="lambda of the generalised advantage estimate")
+    epochs: int = setting(4, COUNT, help="passes over the collected rows, an update")
+    minibatches: int = setting(4, COUNT, help="gradient steps of a pass; divides run.collect_steps")
+    clip: float = setting(
+        0.2, POSITIVE, help="largest change of an action's probability ratio, and of a value"
+    )
+    value_weight: float = setting(0.5, NATURAL, help="weight of the value loss")
+    entropy: float = setting(0.1, NATURAL, help="weight of the policy's entropy")
+    entropy_target: float = setting(
+        0.0,
+        BELOW_ONE,
+        help="share of the largest entropy that the weight is moved to keep; 0: fixed weight",
+    )
+    kl_limit: float = setting(
+        0.0, NATURAL, unit="nats", help="a pass that ends above this KL is the last; 0: no limit"
+    )
+
+
+@dataclass(frozen=True)
 class RunConfig:
     """Length of a run and intervals within it."""
 
     steps: int = setting(300_000, COUNT, unit="environment steps", help="length of the run")
     updates: int = setting(0, NATURAL, help="length of the run in updates; 0: use run.steps")
-    prefill: int = setting(
-        64,
-        COUNT,
-        unit="rows",
-        help="rows collected from each environment before the first update",
-    )
     collect_steps: int = setting(
         2, NATURAL, help="R, steps of each environment per iteration; 0: rows are supplied"
     )

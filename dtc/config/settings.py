@@ -71,8 +71,9 @@ def on_devices(cfg: Config, num_devices: int) -> Config:
     """
     data, ensemble = resolve_mesh(cfg, num_devices)
     cfg = dataclasses.replace(cfg, mesh=MeshConfig(data, ensemble))
-    every = f"{2 * num_devices} (2 x {num_devices} devices: each samples both halves)"
-    rules.multiple(cfg, "replay.batch", 2 * num_devices, every)
+    if cfg.reads("replay"):
+        every = f"{2 * num_devices} (2 x {num_devices} devices: each samples both halves)"
+        rules.multiple(cfg, "replay.batch", 2 * num_devices, every)
     rules.multiple(cfg, "env.num_envs", num_devices, f"{num_devices} devices")
     return cfg
 

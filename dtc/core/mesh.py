@@ -166,6 +166,17 @@ def gather_replicated(x: Array) -> Array:
     return lax.all_gather(vary(x), axes, tiled=True, to="invarying") if axes else x
 
 
+def of_first_device(tree: PyTree) -> PyTree:
+    """Device 0's leaves, replicated: the others' terms are zero. Booleans become int32."""
+    is_first = _index(AXES) == 0
+
+    def one(x: Array) -> Array:
+        x = x.astype(jnp.int32) if x.dtype == bool else x
+        return jnp.where(is_first, x, jnp.zeros_like(x))
+
+    return psum(jax.tree.map(one, tree), *AXES)
+
+
 def own_rows(x: Array, axis: str = "ensemble", dim: int = 0) -> Array:
     """This device's share of dim `dim` of an array gathered over `axis`; inverse of `gather`."""
     num_local = x.shape[dim] // axis_size(axis)

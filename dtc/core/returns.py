@@ -23,10 +23,10 @@ def lambda_returns(
     reward_t: Array,
     continue_t: Array,
     value_tp1: Array,
-    lam: float,
+    lam: Array | float,
     horizon: Array | int | None = None,
 ) -> Array:
-    """[H] lambda-returns of a dream (Sutton and Barto 2018, eq. 12.2).
+    """[H] lambda-returns of a sequence (Sutton and Barto 2018, eq. 12.2).
 
     R_t = r_t + c_t [(1 - lam) v_{t+1} + lam R_{t+1}], and at the end R_{h-1} = r + c v_h.
 
@@ -34,7 +34,8 @@ def lambda_returns(
       reward_t: [H] reward that action t earns.
       continue_t: [H] discount times the probability that the episode goes on after action t.
       value_tp1: [H] value of the state that action t leads to.
-      lam: weight of the longer return, in [0, 1].
+      lam: [] or [H] weight of the longer return, in [0, 1]; 0 where the next entry belongs to
+        another episode.
       horizon: [] steps h <= H that were dreamed (default H). The value bootstraps at h; later
         entries are exactly 0, even where the inputs are NaN.
     """

@@ -44,6 +44,7 @@ class Purpose(enum.IntEnum):
     EVAL_LATENT = 14
     EVAL_POLICY = 15
     RANDOM_TARGET = 16  # the fixed random network of the control `rnd`
+    MINIBATCH = 17  # id: global environment, step: update x passes + pass
 
 
 @dataclass(frozen=True)

@@ -195,10 +195,14 @@ def _simulation_message(cfg: Config, num: int) -> str:
     if num == 1 and not cfg.slice:
         return f"Running on {cores}.{_plugin_hint()}"
     whose = f" of slice={cfg.slice}" if cfg.slice and SLICES[cfg.slice].devices == num else ""
-    size = (
-        f"batch {cfg.replay.batch} x {cfg.replay.length}, deter {cfg.model.deter}, "
-        f"{cfg.ensemble.members} members, {cfg.dream.starts} starts x {cfg.dream.longest} steps"
-    )
+    size = f"{cfg.env.num_envs} environments"
+    if cfg.reads("replay"):
+        size += f", batch {cfg.replay.batch} x {cfg.replay.length}"
+    if cfg.reads("dream"):
+        size += (
+            f", deter {cfg.model.deter}, {cfg.ensemble.members} members, "
+            f"{cfg.dream.starts} starts x {cfg.dream.longest} steps"
+        )
     quick = " For a quick test use --config=configs/smoke.py." if cfg.slice else ""
     return f"Simulating {num} devices{whose} on {cores} at full size: {size}.{quick}"
 
@@ -245,7 +249,7 @@ def check_memory(cfg: Config, needed: int, replay: int, free: int | None = None)
     free = free_memory() if free is None else free
     if needed <= free:
         return
-    slots, window = cfg.replay.slots, max(cfg.run.prefill, cfg.replay.frontier)
+    slots, window = cfg.replay.slots, max(cfg.replay.prefill, cfg.replay.frontier)
     room = max(free - (needed - replay), 0)
     fitting = 2 ** int(math.log2(max(slots * room / replay, 1))) if replay else 0
     use = f"--config.replay.slots={fitting}" if fitting >= window else "--config=configs/smoke.py"

@@ -16,6 +16,8 @@ WARMUP = 500  # updates before which only non-finite numbers cause a warning
 QUIET = 20  # records without the cause of a warning after which it is logged again
 FINITE = 1 - 1e-5  # smallest share of finite gradients, below 1 since the mean of ones is rounded
 BOUNCING = 0.3  # largest share of evaluation steps that undo the step before
+ENTROPY = 0.1  # least entropy of a policy that earns nothing, in that of the uniform one
+SWINGS = 0.6  # largest share of steps to and fro of such a policy; draws of two actions make 0.25
 
 
 def not_finite(record: Record) -> str | None:
@@ -41,17 +43,45 @@ def oscillation(record: Record) -> str | None:
     return f"eval/bouncing_fraction={share:.2f}: the greedy policy oscillates or stands still."
 
 
+def earns_nothing(record: Record) -> bool:
+    """Whether evaluation pays hardly more than a random policy."""
+    paid, random = record.get("eval/return"), record.get("eval/random")
+    return paid is not None and random is not None and paid <= random + 0.1 * abs(random)
+
+
+def settled(record: Record, setting: str, least: float = ENTROPY) -> str | None:
+    """The policy has settled on something that pays no more than chance; `setting` would help."""
+    share = record.get("task/entropy_share")
+    if share is None or share >= least or not earns_nothing(record):
+        return None
+    return (
+        f"task/entropy_share={share:.2g} at return {record['eval/return']:.3g}, random "
+        f"{record['eval/random']:.3g}: the policy has settled too early. Raise {setting}."
+    )
+
+
+def swings(record: Record, setting: str) -> str | None:
+    """The policy goes to and fro while it trains, which pays no more than chance."""
+    share = record.get("collect/swings")
+    if share is None or share <= SWINGS or not earns_nothing(record):
+        return None
+    return (
+        f"collect/swings={share:.2f} of the steps repeat the action before the last, at return "
+        f"{record['eval/return']:.3g}, random {record['eval/random']:.3g}. Raise {setting}."
+    )
+
+
 COMMON: Mapping[str, Sign] = {"oscillation": oscillation}
 
 
-def signs_in(record: Record, signs: Mapping[str, Sign]) -> dict[str, str]:
+def signs_in(record: Record, signs: Mapping[str, Sign], warmup: int = WARMUP) -> dict[str, str]:
     """Warnings by name, for a record with the latest value of each metric.
 
     Non-finite numbers suppress all other warnings.
     """
     if line := not_finite(record):
         return {"finite": line}
-    if record["update"] < WARMUP:
+    if record["update"] < warmup:
         return {}
     lines = {name: sign(record) for name, sign in signs.items()}
     return {name: line for name, line in lines.items() if line is not None}
@@ -60,16 +90,16 @@ def signs_in(record: Record, signs: Mapping[str, Sign]) -> dict[str, str]:
 class Watch:
     """Reports each warning once, when it begins."""
 
-    def __init__(self, signs: Mapping[str, Sign]):
-        """`signs` are those of the algorithm, in addition to COMMON."""
-        self.signs = {**COMMON, **signs}
+    def __init__(self, signs: Mapping[str, Sign], warmup: int = WARMUP):
+        """`signs` are those of the algorithm, in addition to COMMON, after `warmup` updates."""
+        self.signs, self.warmup = {**COMMON, **signs}, warmup
         self.latest, self.count, self.last_seen = dict[str, Any](), 0, dict[str, int]()
 
     def news(self, record: Record) -> list[str]:
         """One line for each warning that begins with this record."""
         self.latest |= record
         self.count += 1
-        lines = signs_in(self.latest, self.signs)
+        lines = signs_in(self.latest, self.signs, self.warmup)
         old = {name for name, seen in self.last_seen.items() if self.count - seen <= QUIET}
         self.last_seen |= dict.fromkeys(lines, self.count)
         return [f"Warning: {line}" for name, line in lines.items() if name not in old]

@@ -27,6 +27,7 @@ from dtc.config.sections import RunConfig
 from dtc.config.settings import Config, ConfigError
 from dtc.core.types import Row
 from dtc.host import checkpoint, command, devices, health, writers
+from dtc.host.collected import record as collected_record
 from dtc.host.devices import Devices
 from dtc.host.figures import curves
 from dtc.host.program import Program
@@ -139,7 +140,7 @@ class Run:
         self.is_tracing = False
         self.evaluated = -1  # update of the latest evaluation since this start
         self.report = report_of(program)
-        self.watch = health.Watch(self.report.signs)
+        self.watch = health.Watch(self.report.signs, self.report.warmup)
 
     def run(self, resume: bool) -> int:
         """Starts or resumes, trains, and writes checkpoint, figures and summary."""
@@ -277,9 +278,8 @@ class Run:
             "env_steps": self.totals.env_steps,
             "seconds": self.totals.seconds,
         }
-        if collected is not None and collected.ended > 0:
-            record["collect/return"] = collected.ended_return / collected.ended
-            record["collect/length"] = collected.ended_length / collected.ended
+        if collected is not None:
+            record |= collected_record(collected)
         metrics = {name: float(x) for name, x in mean.items()}
         record |= self._rates(call.size, env_steps, metrics, seconds) | metrics
         self._write(record)

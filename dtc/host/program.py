@@ -36,7 +36,7 @@ def make_machine(cfg: Config, dtypes: Precision) -> Machine:
     return Machine(
         env=env,
         num_envs=cfg.env.num_envs,
-        prefill=cfg.run.prefill if is_prefilled else 0,
+        prefill=cfg.replay.prefill if is_prefilled else 0,
         collect_steps=cfg.run.collect_steps,
         updates_per_collect=cfg.run.updates_per_collect,
         slots=cfg.replay.slots,
@@ -62,6 +62,7 @@ class Program:
         self.insert = trainer.make_insert(m, self.mesh)
         self.learn = trainer.make_learn(m, self.mesh)
         self.evaluate = evaluation.make_evaluate(m, self.mesh, num)
+        self.watch = evaluation.make_watch(m, self.mesh)
         self.probes = m.algorithm.probes(m, self.mesh)
         kinds = ["random"] + ["scripted"] * (m.env.scripted is not None)
         self.references = {k: evaluation.make_reference(m, self.mesh, num, k) for k in kinds}

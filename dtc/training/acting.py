@@ -1,6 +1,6 @@
 """Acting: act -> constraint -> vector step; each pass yields one row per environment."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import chex
 import jax
@@ -25,12 +25,17 @@ class Mode(NamedTuple):
     policy: Purpose
 
 
-COLLECT = Mode(VectorConfig(), Purpose.ACT_LATENT, Purpose.ACT_POLICY)
 EVALUATE = Mode(
     VectorConfig("disabled", reset_purpose=Purpose.EVAL_RESET, step_purpose=Purpose.EVAL_STEP),
     Purpose.EVAL_LATENT,
     Purpose.EVAL_POLICY,
 )
+
+
+def collecting(machine: Machine) -> Mode:
+    """The mode of collection."""
+    config = VectorConfig(machine.algorithm.auto_reset)
+    return Mode(config, Purpose.ACT_LATENT, Purpose.ACT_POLICY)
 
 
 class Players(NamedTuple):
@@ -54,15 +59,17 @@ class CollectInfo(NamedTuple):
     ended: Array  # [] number of episodes that ended
     ended_return: Array  # [] sum of their returns
     ended_length: Array  # [] sum of their lengths
+    actions: Array | None  # [A] how often each numbered action was executed; None: a box
+    swings: Array | None  # [] actions that repeat the one before the last, and not the last
 
 
 def start(root: Key, ids_N: Array, machine: Machine, mode: Mode, calls: Array | int = 0) -> Players:
     """Resets every environment; `calls` is the number of this call, from which keys are made."""
     env_state, timestep = vector.reset(root, ids_N, machine.env, mode.vector, calls)
     num = ids_N.shape[0]
-    nothing = jnp.zeros(num, jnp.float32)
+    nothing, still = jnp.zeros(num, jnp.float32), init_action(machine.env.spec, num)
     episodes = Episodes(
-        env_state, timestep, init_action(machine.env.spec, num), ret=nothing, length=nothing
+        env_state, timestep, action=still, earlier=still, ret=nothing, length=nothing
     )
     return Players(machine.algorithm.init_acting(num), mesh.vary(episodes))
 
@@ -109,11 +116,24 @@ def play(
     after = Episodes(
         env_state,
         timestep,
-        executed,
+        action=executed,
+        earlier=episodes.action,
         ret=jnp.where(timestep.first, 0.0, episodes.ret + timestep.reward),
         length=jnp.where(timestep.first, 0.0, episodes.length + 1.0),
     )
     return Players(state, after), played
+
+
+def count_actions(
+    executed: Array, before: Episodes, is_step: Array, machine: Machine
+) -> tuple[Array | None, Array | None]:
+    """How often each action was executed, and how often one of period two: a b a, a != b."""
+    num = machine.env.spec.action.num_classes
+    if num is None:
+        return None, None
+    counts_A = (jax.nn.one_hot(executed, num) * is_step[:, None]).sum(0)
+    swings = (executed == before.earlier) & (executed != before.action) & (before.length >= 2)
+    return counts_A, (swings & is_step).sum(dtype=jnp.float32)
 
 
 def collect(
@@ -126,20 +146,25 @@ def collect(
       sums over this device's environments.
     """
     act_fn = machine.algorithm.act if act_fn is None else act_fn
+    mode = collecting(machine)
     assert carrier.episodes is not None, "this machine runs no environments"
 
-    def body(players: Players, _: None) -> tuple[Players, tuple[Played, CollectInfo]]:
-        players, played = play(carrier.root, carrier.learner, players, act_fn, machine, COLLECT)
-        new = players.episodes.timestep
+    def body(before: Players, _: None) -> tuple[Players, Any]:
+        players, played = play(carrier.root, carrier.learner, before, act_fn, machine, mode)
+        new, reached = players.episodes.timestep, players.episodes.env.held
+        is_step = jnp.ones_like(new.first) if reached is not None else ~new.first
+        actions, swings = count_actions(played.row.action, before.episodes, is_step, machine)
         sums = CollectInfo(
-            (~new.first).sum(dtype=jnp.float32),
+            is_step.sum(dtype=jnp.float32),
             new.last.sum(dtype=jnp.float32),
-            masked_sum(players.episodes.ret, new.last),
-            masked_sum(players.episodes.length, new.last),
+            masked_sum(before.episodes.ret + new.reward, new.last),
+            masked_sum(before.episodes.length + 1.0, new.last),
+            actions,
+            swings,
         )
-        return players, (played, sums)
+        return players, (played, reached, sums)
 
     players = Players(carrier.acting, carrier.episodes)
-    players, (played, sums) = lax.scan(body, players, length=machine.collect_steps)
-    collected = Collected(played.row, players.episodes.timestep)
+    players, (played, reached, sums) = lax.scan(body, players, length=machine.collect_steps)
+    collected = Collected(played.row, players.episodes.timestep, reached)
     return players, played.latent, collected, jax.tree.map(lambda x: x.sum(0), sums)

@@ -45,6 +45,8 @@ class Collected(NamedTuple):
 
     rows: Row  # [R, N, ...]
     after: TimeStep  # output of the environments after the last row, [N, ...]
+    # `same_step`: what each row's action led to, before any reset, [R, N, ...]; else None
+    reached: TimeStep | None = None
 
 
 class Learned(NamedTuple):
@@ -110,6 +112,7 @@ class Algorithm:
     evaluated: Mapping[str, ActFn]  # used for evaluation: `greedy`, `sampled`
     specs: Specs = field(default_factory=Specs)
     has_ring: bool = True  # False: an on-policy algorithm, which learns from `collected` only
+    auto_reset: str = "next_step"  # while collecting: next_step or same_step (dtc/envs/vector.py)
     # (learner, seen, proposed action) -> executed action; rows then hold both
     constrain: Callable[[PyTree, Seen, Array], Array] | None = None
     # (learner, evaluation.Trace) -> metrics [N] of each episode, besides its return and length

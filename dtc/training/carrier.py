@@ -15,8 +15,6 @@ from dtc.data.ring import Layout, Ring
 from dtc.envs import vector
 from dtc.training.algorithm import Acted, ActKeys, Algorithm, Seen
 
-COLLECT = vector.VectorConfig()
-
 
 class Episodes(NamedTuple):
     """The current episode of each environment."""
@@ -24,6 +22,7 @@ class Episodes(NamedTuple):
     env: vector.VectorState
     timestep: TimeStep  # latest output of the environments, [N, ...]
     action: Array  # executed before it, [N] or [N, A]
+    earlier: Array  # executed before that, the same shape
     ret: Array  # return so far, [N] float32
     length: Array  # steps so far, [N] float32
 
@@ -96,7 +95,7 @@ def row_shapes(machine: Machine) -> tuple[Row, PyTree | None]:
 
     def one(root: Key) -> tuple[Row, PyTree | None]:
         algorithm, env = machine.algorithm, machine.env
-        _, timestep = vector.reset(root, jnp.zeros(1, jnp.int32), env, COLLECT)
+        _, timestep = vector.reset(root, jnp.zeros(1, jnp.int32), env)
         seen = Seen(timestep, init_action(env.spec, 1))
         learner, acting = algorithm.init(root), algorithm.init_acting(1)
         acted = algorithm.act(learner, acting, seen, ActKeys(*[jax.random.split(root, 1)] * 2))

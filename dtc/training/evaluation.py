@@ -152,6 +152,28 @@ def evaluate_reference(
     return summarise(reference_episodes(root, kind, ids, index, machine), ids, num)
 
 
+class Watched(NamedTuple):
+    """One episode to look at; rows after its end repeat what it ended in."""
+
+    alive: Array  # [T] int32, 1 while it lasts
+    seen: dict[str, Array]  # [T, ...] encoded observations
+
+
+def watch(root: Key, learner: PyTree, index: Array, machine: Machine, act_fn: ActFn) -> Watched:
+    """One episode of device 0's, replicated."""
+    trace = run_episode(root, learner, act_fn, _ids(1), index, machine)
+    obs = jax.tree.map(lambda x: x[:, 0], trace.rows.obs)
+    seen = jax.vmap(machine.env.spec.encode)(obs)
+    return mesh.of_first_device(Watched(trace.outcome.alive[:, 0], dict(seen)))
+
+
+def make_watch(machine: Machine, on: Mesh, kind: str = "greedy") -> Any:
+    """jit: (root, learner, evaluation number) -> an episode to look at."""
+    learner, same = machine.algorithm.specs.learner, mesh.REPLICATED
+    fn = partial(watch, machine=machine, act_fn=machine.algorithm.evaluated[kind])
+    return mesh.sharded(fn, on, (same, learner, same), same)
+
+
 def make_evaluate(machine: Machine, on: Mesh, num: int, kind: str = "greedy") -> Any:
     """jit: (root, learner, evaluation number) -> means over `num` episodes."""
     learner, same = machine.algorithm.specs.learner, mesh.REPLICATED

@@ -21,7 +21,7 @@ from dtc.core.metrics import Metrics
 from dtc.core.types import Array, Key, PyTree, Row
 from dtc.data import ring
 from dtc.training import acting
-from dtc.training.acting import COLLECT, CollectInfo, Played
+from dtc.training.acting import CollectInfo, Played, collecting
 from dtc.training.algorithm import ActFn, Collected, Seen
 from dtc.training.carrier import Carrier, Machine, specs
 
@@ -39,7 +39,7 @@ def init(seed: Array, machine: Machine) -> Carrier:
     num_local = machine.num_envs // mesh.num_devices()
     learner, players = algorithm.init(root), None
     if machine.collect_steps:
-        players = acting.start(root, mesh.global_ids(num_local), machine, COLLECT)
+        players = acting.start(root, mesh.global_ids(num_local), machine, collecting(machine))
     carrier = Carrier(
         root=root,
         update=jnp.int32(0),
@@ -150,7 +150,7 @@ def make_act(machine: Machine, on: Mesh, act_fn: ActFn | None = None) -> Any:
         root: Key, learner: PyTree, state: PyTree, seen: Seen, call: Array
     ) -> tuple[PyTree, Played]:
         ids = mesh.global_ids(seen.timestep.reward.shape[0])
-        keys = acting.keys_of(root, ids, call, COLLECT)
+        keys = acting.keys_of(root, ids, call, collecting(machine))
         return acting.look(learner, state, seen, keys, act_fn, machine)
 
     same, own = mesh.REPLICATED, machine.algorithm.specs
@@ -173,7 +173,9 @@ def make_learn(machine: Machine, on: Mesh) -> Any:
     """
     rows: Any = mesh.SHARDED_TIME_MAJOR
     after: Any = mesh.SHARDED
-    carrier, collected = specs(machine), Collected(rows, after) if machine.collect_steps else None
+    reached = rows if machine.algorithm.auto_reset == "same_step" else None
+    collected = Collected(rows, after, reached) if machine.collect_steps else None
+    carrier = specs(machine)
     fn = partial(learn, machine=machine)
     return mesh.sharded(fn, on, (carrier, collected), (carrier, mesh.REPLICATED), donate=(0,))
 

@@ -53,7 +53,7 @@ SIZES = {
     "dream__chunk": 2,
     "behaviour__pool_units": 4,
     "behaviour__intrinsic_discount": 0.9,
-    "run__prefill": 8,
+    "replay__prefill": 8,
 }
 
 

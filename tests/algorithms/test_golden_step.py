@@ -31,7 +31,7 @@ UPDATES = 5
 SETTINGS = SIZES | {
     "env__num_envs": 4,
     "replay__slots": 12,  # prefill and two rows an update: the ring wraps in the third
-    "run__prefill": 8,
+    "replay__prefill": 8,
     "run__collect_steps": 2,
     "precision__compute": "float64",
     "precision__param": "float64",
@@ -126,7 +126,7 @@ def test_an_update_computes_what_it_always_has(mode, in_float64):
 
 
 def test_the_golden_run_has_wrapped_its_ring_and_changed_its_horizon():
-    assert SETTINGS["run__prefill"] + 2 * UPDATES > SETTINGS["replay__slots"]
+    assert SETTINGS["replay__prefill"] + 2 * UPDATES > SETTINGS["replay__slots"]
     for mode, run in json.loads(GOLDEN.read_text()).items():
         horizons = {run[f"update {i}"]["curiosity/horizon"] for i in range(UPDATES)}
         assert horizons == {2.0, 4.0}, mode

@@ -32,7 +32,7 @@ def test_an_unknown_algorithm_is_refused_with_the_closest_one(toy):
 
 
 def test_an_algorithm_runs_with_the_defaults_of_all_others(toy):
-    cfg = from_dict(with_algorithm("toy", replay__batch=24, run__prefill=128))
+    cfg = from_dict(with_algorithm("toy", replay__batch=24, replay__prefill=128))
     assert (cfg.algorithm.name, cfg.replay.batch) == ("toy", 24)
     assert from_dict(to_dict(cfg)) == cfg
 
@@ -74,7 +74,7 @@ def test_rules_of_unread_sections_are_not_checked(toy):
 
 def test_the_machine_s_rules_are_checked_for_every_algorithm(toy):
     with pytest.raises(ConfigError, match=r"multiple of run.collect_steps=2"):
-        from_dict(with_algorithm("toy", run__prefill=65))
+        from_dict(with_algorithm("toy", replay__prefill=65))
 
 
 def test_a_run_without_environments_counts_updates():
@@ -90,9 +90,9 @@ def test_a_run_without_environments_counts_updates():
 
 
 def test_the_prefill_is_not_checked_without_environments():
-    odd = dict(run__updates=10, run__prefill=7)
-    assert from_dict(with_algorithm("curious", run__collect_steps=0, **odd)).run.prefill == 7
-    with pytest.raises(ConfigError, match=r"run.prefill=7 is not a multiple"):
+    odd = dict(run__updates=10, replay__prefill=7)
+    assert from_dict(with_algorithm("curious", run__collect_steps=0, **odd)).replay.prefill == 7
+    with pytest.raises(ConfigError, match=r"replay.prefill=7 is not a multiple"):
         from_dict(with_algorithm("curious", **odd))
 
 

@@ -27,7 +27,8 @@ WELL = {
     "health/finite": 1.0,
     "health/member_distance": 1.2,
     "latent/kl": 3.0,
-    "task/entropy": 0.4,
+    "task/entropy_share": 0.25,
+    "collect/swings": 0.2,
     "task/salience_entropy": 2.8,
     "task/extrinsic/return_scale": 5.0,
     "eval/return": 60.0,
@@ -39,7 +40,8 @@ WELL = {
 SICK = {
     "finite": {"loss/trunk": math.nan},
     "kl": {"latent/kl": 0.001},
-    "entropy": {"task/entropy": 0.05, "eval/return": 8.0},
+    "entropy": {"task/entropy_share": 0.05, "eval/return": 8.0},
+    "swings": {"collect/swings": 0.8, "eval/return": 8.0},
     "oscillation": {"eval/bouncing_fraction": 0.5},
     "members": {"health/member_distance": 0.001},
     "salience": {"task/salience_entropy": 0.01},
@@ -70,7 +72,7 @@ def test_a_young_curious_run_gives_no_warnings():
 @pytest.mark.parametrize(
     ("name", "metric", "least"),
     [
-        ("entropy", "task/entropy", curious.ENTROPY * math.log(5)),
+        ("entropy", "task/entropy_share", health.ENTROPY),
         ("salience", "task/salience_entropy", curious.SALIENCE * math.log(16 + 1)),
     ],
 )
@@ -81,11 +83,12 @@ def test_the_entropy_limits_are_shares_of_the_maximum_entropies(name, metric, le
 
 
 def test_a_deterministic_policy_that_earns_reward_is_healthy():
-    assert signs_in(WELL | {"task/entropy": 0.05}, SIGNS) == {}
+    sure = {"task/entropy_share": 0.05, "collect/swings": 0.8}
+    assert signs_in(WELL | sure, SIGNS) == {}
 
 
 def test_continuous_actions_and_no_pooling_have_no_limits():
-    sick = WELL | SICK["entropy"] | SICK["salience"]
+    sick = WELL | SICK["salience"]
     assert signs_in(sick, signs(num_actions=None, pool_units=0)) == {}
 
 
@@ -101,5 +104,5 @@ def test_a_curious_record_of_few_metrics_has_no_warning():
 
 def test_a_warning_may_depend_on_two_records():
     watch = Watch(SIGNS)
-    assert watch.news({"update": 1000, "task/entropy": 0.05}) == []
+    assert watch.news({"update": 1000, "task/entropy_share": 0.05}) == []
     assert len(watch.news({"update": 1000, "eval/return": 8.0, "eval/random": 9.0})) == 1

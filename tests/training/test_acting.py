@@ -115,7 +115,9 @@ class Collections(NamedTuple):
 
 @pytest.fixture(scope="module")
 def collected(learner):
-    start = jax.jit(lambda: acting.start(ROOT, jnp.asarray(IDS), MACHINE, acting.COLLECT))()
+    start = jax.jit(
+        lambda: acting.start(ROOT, jnp.asarray(IDS), MACHINE, acting.collecting(MACHINE))
+    )()
 
     @jax.jit
     def collect(players):

@@ -180,6 +180,8 @@ def learn_in_dreams(
         "loss/actor": sums.actor,
     }
     scalars |= {f"loss/critic_{kind}": x for kind, x in sums.critics.items()}
+    if sums.entropy_share is not None:
+        scalars["entropy_share"] = Mean(sums.entropy_share, judged.steps)
     if sums.salience_entropy is not None:
         scalars["salience_entropy"] = Mean(sums.salience_entropy, judged.steps)
     at_start = {kind: ret[0] for kind, ret in judged.targets.returns.items()}

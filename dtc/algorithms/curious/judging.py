@@ -104,13 +104,7 @@ def predict_episode(
         salience=first(salience),
         novelty=novelty_fn(agent, learner.params, first(latents), trace.rows.action[:, 0]),
     )
-
-    def of_device_0(x: Array) -> Array:
-        """The value of device 0, and 0 on the others: their sum replicates it."""
-        x = x.astype(jnp.int32) if x.dtype == bool else x
-        return jnp.where(ids[0] == 0, x, jnp.zeros_like(x))
-
-    return mesh.psum(jax.tree.map(of_device_0, shown), *mesh.AXES)
+    return mesh.of_first_device(shown)
 
 
 def open_loop(

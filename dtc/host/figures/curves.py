@@ -16,24 +16,22 @@ from dtc.host.figures.style import BLUE, FAINT, GREEN, ORANGE, PURPLE, RED
 def learning_curve(
     path: Path, records: Sequence[Mapping[str, Any]], baselines: Mapping[str, float], title: str
 ) -> None:
-    """Draws returns over environment steps, and below them novelty, boredom and dream horizon.
+    """Draws returns over environment steps; below them, if any, novelty, boredom and horizon.
 
     Args:
       records: as in metrics.jsonl.
       baselines: returns of reference policies by name, drawn as horizontal lines.
     """
     with mpl.rc_context(style.STYLE):
-        figure = Figure(figsize=(8, 6.4), dpi=130, layout="constrained")
-        top, middle, bottom = figure.subplots(3, 1, sharex=True, height_ratios=(3, 1, 1))
+        is_curious = len(series(records, "curiosity/novelty")[0]) > 0
+        figure, (top, *below) = _stack((3, 1, 1) if is_curious else (3,), title)
         _draw_returns(top, records, baselines)
-        figure.suptitle(title, x=0.01, ha="left", weight="bold")
-        _line(middle, records, "curiosity/novelty", "novelty", color=PURPLE)
-        middle.set_ylabel("novelty")
-        middle.set_ylim(bottom=0)
-        _draw_boredom(bottom, records)
-        bottom.set_xlabel("environment steps")
-        bottom.xaxis.set_major_formatter(mpl.ticker.EngFormatter(sep=""))
-        figure.align_ylabels((top, middle, bottom))
+        if is_curious:
+            middle, bottom = below
+            _line(middle, records, "curiosity/novelty", "novelty", color=PURPLE)
+            middle.set_ylabel("novelty")
+            middle.set_ylim(bottom=0)
+            _draw_boredom(bottom, records)
         style.save(figure, path)
 
 
@@ -92,6 +90,29 @@ def model(
         axes[0].set_yscale("symlog", linthresh=1)
         axes[0].set_ylim(0, 1.5 * axes[0].get_ylim()[1])
         axes[0].yaxis.set_major_formatter(mpl.ticker.ScalarFormatter())
+        style.save(figure, path)
+
+
+def policy(path: Path, records: Sequence[Mapping[str, Any]], title: str) -> None:
+    """Draws what a policy-gradient update did: losses, entropy, actions and the step's size."""
+    with mpl.rc_context(style.STYLE):
+        figure, axes = _stack((1, 1, 1, 1), title)
+        _line(axes[0], records, "loss/value", "value loss", color=ORANGE)
+        _line(axes[1], records, "ppo/explained", "of the returns, by values", color=GREEN)
+        _line(axes[2], records, "task/entropy_share", "policy's entropy", color=BLUE)
+        _line(axes[2], records, "collect/action_entropy", "entropy of actions", color=PURPLE)
+        _line(axes[2], records, "collect/swings", "steps to and fro", color=RED)
+        _line(axes[3], records, "ppo/kl", "KL from the old policy (nats)", color=BLUE)
+        _line(axes[3], records, "ppo/clipped", "share of rows clipped", color=ORANGE)
+        labels = ("loss", "explained\nvariance", "share of\nthe largest", "update")
+        for ax, label in zip(axes, labels, strict=True):
+            ax.set_ylabel(label)
+            _legend(ax)
+        axes[0].set_yscale("log")
+        axes[0].yaxis.set_major_formatter(mpl.ticker.EngFormatter(sep=""))
+        axes[0].yaxis.set_minor_formatter(mpl.ticker.NullFormatter())
+        axes[1].set_ylim(-0.1, 1.05)
+        axes[2].set_ylim(-0.03, 1.03)
         style.save(figure, path)
 
 
@@ -180,7 +201,8 @@ def _draw_baselines(ax: Axes, baselines: Mapping[str, float]) -> None:
 def _stack(heights: Sequence[float], title: str) -> tuple[Figure, np.ndarray]:
     """A figure with panels over environment steps, one below another."""
     figure = Figure(figsize=(8, 0.9 + 1.35 * sum(heights)), dpi=130, layout="constrained")
-    axes = figure.subplots(len(heights), 1, sharex=True, height_ratios=heights)
+    grid = figure.subplots(len(heights), 1, sharex=True, height_ratios=heights, squeeze=False)
+    axes = grid[:, 0]
     figure.suptitle(title, x=0.01, ha="left", weight="bold")
     axes[-1].set_xlabel("environment steps")
     axes[-1].xaxis.set_major_formatter(mpl.ticker.EngFormatter(sep=""))

@@ -8,6 +8,7 @@ from PIL import Image
 
 from dtc.algorithms.curious.judging import OpenLoop
 from dtc.host.figures import episode
+from dtc.training.evaluation import Watched
 
 SCALE = 16  # pixels of a grid cell
 GAP = 8  # pixels between real and predicted
@@ -22,6 +23,14 @@ def film(shown: OpenLoop) -> list[Image.Image]:
         for t in range(int(shown.alive.sum()))
     ]
     return [Image.fromarray(np.hstack(pair)) for pair in pairs]
+
+
+def of_episode(watched: Watched) -> list[Image.Image]:
+    """One picture a step of what was seen."""
+    grids = {k: np.asarray(x, np.float32) for k, x in watched.seen.items() if x.ndim == 4}
+    palettes = {name: episode.palette_of(x) for name, x in grids.items()}
+    steps = range(int(watched.alive.sum()))
+    return [Image.fromarray(_picture(watched.seen, t, palettes)) for t in steps]
 
 
 def _picture(obs: Mapping[str, Any], t: int, palettes: Mapping[str, np.ndarray]) -> np.ndarray:

@@ -3,10 +3,10 @@
 from collections.abc import Callable
 
 from dtc.host.program import Program
-from dtc.host.reports import curious
+from dtc.host.reports import curious, ppo
 from dtc.host.reports.report import Report
 
-REPORTS: dict[str, Callable[[Program], Report]] = {"curious": curious.make}
+REPORTS: dict[str, Callable[[Program], Report]] = {"curious": curious.make, "ppo": ppo.make}
 
 
 def report_of(program: Program) -> Report:

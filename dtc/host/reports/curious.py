@@ -12,7 +12,7 @@ from PIL import Image
 from dtc.algorithms.curious.judging import CONTEXT
 from dtc.host import maps
 from dtc.host.figures import curves, episode, film, heatmaps
-from dtc.host.health import Record
+from dtc.host.health import Record, settled, swings
 from dtc.host.program import Program
 from dtc.host.reports.report import Drawing, Report
 from dtc.host.writers import Shown
@@ -20,7 +20,6 @@ from dtc.training.carrier import Carrier
 
 # Limits beyond which a warning is given. Runs on the tasks of the catalog keep well within them.
 KL = 0.05  # smallest KL of posterior to prior, nats summed over groups
-ENTROPY = 0.1  # smallest entropy of a policy no better than random, relative to the uniform one
 DISTANCE = 0.1  # smallest relative distance of members; unrelated members have 1.1 to 1.4
 SALIENCE = 0.05  # smallest entropy of the salience weights, relative to equal weights
 BIAS = 0.9  # largest error of the critic, relative to the realised return
@@ -45,7 +44,8 @@ def make(program: Program) -> Report:
         shown=SHOWN,
         signs={
             "kl": kl_near_zero,
-            "entropy": partial(entropy_collapse, limits=most),
+            "entropy": partial(settled, setting="behaviour.entropy"),
+            "swings": partial(swings, setting="behaviour.entropy"),
             "members": members_alike,
             "salience": partial(salience_collapsed, limits=most),
             "value": value_bias,
@@ -77,20 +77,6 @@ def kl_near_zero(record: Record) -> str | None:
     if kl >= KL:
         return None
     return f"latent/kl={kl:.2g} nats: the codes ignore observations, or the prior predicts all."
-
-
-def entropy_collapse(record: Record, limits: Limits) -> str | None:
-    """Warns of a nearly deterministic policy that earns no more than a random one."""
-    entropy, random = record.get("task/entropy"), record.get("eval/random")
-    if limits.action is None or entropy is None or random is None:
-        return None
-    share, paid = entropy / limits.action, record["eval/return"]
-    if share >= ENTROPY or paid > random + 0.1 * abs(random):
-        return None
-    return (
-        f"task/entropy={entropy:.2g} nats ({share:.0%} of uniform) at return {paid:.3g}, random "
-        f"{random:.3g}: the policy collapsed too early. Raise behaviour.entropy."
-    )
 
 
 def members_alike(record: Record) -> str | None:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 from PIL import Image
 
-from dtc.host.health import Sign
+from dtc.host.health import WARMUP, Sign
 from dtc.host.program import Program
 from dtc.host.writers import Shown
 from dtc.training.carrier import Carrier
@@ -32,6 +32,7 @@ class Report(NamedTuple):
     """What the host shows of one algorithm; the defaults show nothing."""
 
     signs: Mapping[str, Sign] = {}  # warnings by name
+    warmup: int = WARMUP  # updates without warnings but of numbers that are not finite
     shown: tuple[Shown, ...] = ()  # metrics in the progress line, after the returns
     # (program, carrier) -> further metrics of an evaluation record; all processes call it
     measure: Callable[[Program, Carrier], dict[str, float]] = nothing

@@ -1,0 +1,68 @@
+"""Actor and critic: two separate networks on the encoded observation."""
+
+from collections.abc import Mapping
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from dtc.core.nets import Dense, Precision
+from dtc.core.numerics import accum
+from dtc.core.types import Array, EnvSpec
+
+HIDDEN_SCALE = 2.0**0.5  # of hidden weights: tanh keeps the variance of its inputs
+POLICY_SCALE = 0.01  # of the policy's output: all actions start nearly alike
+
+
+class Tower(nn.Module):
+    """`layers` hidden layers with tanh, and an unrounded output [..., outputs]."""
+
+    layers: int
+    units: int
+    outputs: int
+    scale: float  # of the output at the start
+    precision: Precision
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        for _ in range(self.layers):
+            x = nn.tanh(Dense(self.units, self.precision, HIDDEN_SCALE)(x))
+        return Dense(self.outputs, self.precision, self.scale, logits=True)(x)
+
+
+class ActorCritic(nn.Module):
+    """Inputs [..., F] -> the policy's output [..., outputs], values [...]."""
+
+    layers: int
+    units: int
+    outputs: int
+    precision: Precision
+
+    def setup(self) -> None:
+        self.actor = Tower(self.layers, self.units, self.outputs, POLICY_SCALE, self.precision)
+        self.critic = Tower(self.layers, self.units, 1, 1.0, self.precision)
+
+    def act(self, x: Array) -> Array:
+        """[..., outputs] logits, or mean and raw deviation of a tanh-Gaussian."""
+        return self.actor(x)
+
+    def value(self, x: Array) -> Array:
+        """[...] expected return."""
+        return self.critic(x)[..., 0]
+
+    def __call__(self, x: Array) -> tuple[Array, Array]:
+        return self.act(x), self.value(x)
+
+
+def encode(spec: EnvSpec, obs: Mapping[str, Array], num_dims: int) -> dict[str, Array]:
+    """The encoded observation under `num_dims` leading dims."""
+    encode_fn = spec.encode
+    for _ in range(num_dims):
+        encode_fn = jax.vmap(encode_fn)
+    return encode_fn(obs)
+
+
+def flatten(encoded: Mapping[str, Array], num_dims: int) -> Array:
+    """[..., F] all leaves of an encoded observation side by side, in the order of their names."""
+    leaves = [accum(encoded[name]) for name in sorted(encoded)]
+    return jnp.concatenate([x.reshape(*x.shape[:num_dims], -1) for x in leaves], -1)

@@ -1,0 +1,52 @@
+"""What a run of PPO shows: its signs of sickness and its curves."""
+
+from collections.abc import Sequence
+from functools import partial
+
+import jax
+from PIL import Image
+
+from dtc.host.figures import curves, film
+from dtc.host.health import settled, swings
+from dtc.host.program import Program
+from dtc.host.reports.report import Drawing, Report
+from dtc.host.writers import Shown
+from dtc.training.carrier import Carrier
+
+# Without reward the default weight of the entropy keeps it above 0.9, and none lets it fall to 0.6
+# within 500k steps (tests/host/test_ppo_report.py).
+ENTROPY = 0.7  # least entropy of a policy that earns nothing, in that of the uniform one
+WARMUP = 5  # updates, of thousands of rows each, before which a policy may look settled
+
+SHOWN = (
+    Shown("loss/policy", "policy", ".2g"),
+    Shown("loss/value", "value", ".3g"),
+    Shown("task/entropy", "entropy", ".3f"),
+    Shown("ppo/kl", "kl", ".2g"),
+    Shown("ppo/explained", "explained", ".2f"),
+)
+
+
+def make(program: Program) -> Report:
+    """The report of a program whose algorithm is PPO."""
+    return Report(
+        shown=SHOWN,
+        signs={
+            "entropy": partial(settled, setting="ppo.entropy", least=ENTROPY),
+            "swings": partial(swings, setting="ppo.entropy"),
+        },
+        warmup=WARMUP,
+        film=film_of_episode,
+        draw=draw,
+    )
+
+
+def film_of_episode(program: Program, carrier: Carrier, index: jax.Array) -> Sequence[Image.Image]:
+    """What was seen in a greedy episode."""
+    return film.of_episode(jax.device_get(program.watch(carrier.root, carrier.learner, index)))
+
+
+def draw(program: Program, drawing: Drawing) -> Sequence[str]:
+    """Curves of the losses and of how far the policy moves."""
+    curves.policy(drawing.directory / "policy.png", drawing.records, drawing.title)
+    return []
