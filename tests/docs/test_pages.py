@@ -16,16 +16,13 @@ from tests.docs import pages
 from tests.docs.pages import PAGES, ROOT
 
 MAX_LINES, MAX_COLUMNS = 200, 100
-LONG = {"BUILD.md"}  # pages that may still be longer
-MISSING = {"docs/decisions", "docs/experiments", "docs/limits.md"}  # may not be written yet
 
 each_page = pytest.mark.parametrize("page", PAGES, ids=pages.name)
 
 
 @each_page
 def test_a_page_is_at_most_200_lines_long(page):
-    if pages.name(page) not in LONG:
-        assert page.read_text().count("\n") <= MAX_LINES
+    assert page.read_text().count("\n") <= MAX_LINES
 
 
 @each_page
@@ -47,17 +44,12 @@ def test_links_lead_to_files_and_headings_that_are_there(page):
         if not path.is_relative_to(ROOT):
             faults.append(f"{link} leads out of the repository")
         elif not path.exists():
-            faults += [f"{link} leads nowhere"] * (not is_awaited(path))
+            faults.append(f"{link} leads nowhere")
         elif anchor and path.suffix == ".md" and anchor not in pages.anchors(path):
             faults.append(f"{link}: no such heading")
         elif anchor and path.suffix != ".md":
             faults.append(f"{link}: only pages have headings")
     assert faults == []
-
-
-def is_awaited(path) -> bool:
-    """Whether a missing file belongs to pages that are written apart."""
-    return any(path.is_relative_to(ROOT / missing) for missing in MISSING)
 
 
 IN_FILE = re.compile(
