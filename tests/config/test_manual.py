@@ -25,7 +25,10 @@ def test_the_overview_names_every_section_and_who_reads_it():
     text = manual.overview()
     assert all(f"\n  {name} " in text for name in sections())
     assert "Number and length of the dreams of one update. [curious]" in text
-    assert "Size of the replay ring and of the batch that an update samples from it.\n" in text
+    assert (
+        "Size of the replay ring and of the batch that an update samples from it. [curious]\n"
+        in text
+    )
     assert all(f"--config.{name}=" in text for name in ("name", "seed", "slice"))
 
 

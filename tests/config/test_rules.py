@@ -11,8 +11,8 @@ from dtc.config.settings import from_dict, to_dict
 
 @pytest.fixture
 def toy(monkeypatch):
-    """An algorithm without sections of its own."""
-    monkeypatch.setitem(ALGORITHMS, "toy", ())
+    """An algorithm that reads the ring's settings and has none of its own."""
+    monkeypatch.setitem(ALGORITHMS, "toy", ("replay",))
 
 
 def with_algorithm(name, **values):
@@ -28,7 +28,9 @@ def with_algorithm(name, **values):
 def test_an_unknown_algorithm_is_refused_with_the_closest_one(toy):
     with pytest.raises(ConfigError) as error:
         from_dict(with_algorithm("toys"))
-    assert str(error.value) == "algorithm.name=toys is not one of curious, toy. Did you mean toy?"
+    assert (
+        str(error.value) == "algorithm.name=toys is not one of curious, ppo, toy. Did you mean toy?"
+    )
 
 
 def test_an_algorithm_runs_with_the_defaults_of_all_others(toy):
