@@ -1,4 +1,4 @@
-"""All algorithms under test by one name each, and programs of them at tiny sizes."""
+"""The algorithms under test by name, and tiny programs of them."""
 
 import contextlib
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ GUESTS = (*CURIOUS, *TOYS)
 
 @contextlib.contextmanager
 def registered(makers=TOYS) -> Iterator[None]:
-    """More algorithms in the catalog, without sections of their own."""
+    """Adds algorithms to the catalog, without sections of their own."""
     with pytest.MonkeyPatch.context() as patch:
         for name, make in makers.items():
             patch.setitem(catalog.ALGORITHMS, name, make)
@@ -39,7 +39,7 @@ def registered(makers=TOYS) -> Iterator[None]:
 def config_of(guest: str, mesh_shape=(1, 1), **changes):
     """The smoke config of an algorithm on a mesh, with changes such as replay__slots=32.
 
-    A toy takes what is the machine's; the sections of the curious agent keep their defaults.
+    A toy takes the machine's sections from smoke; those of the curious agent keep their defaults.
     """
     tree = smoke.get_config()
     if guest in CURIOUS:
@@ -66,11 +66,11 @@ def program_of(guest: str, mesh_shape=(1, 1), **changes) -> Program:
         return Program(cfg, mesh.make_mesh(*mesh_shape, devices))
 
 
-shared = cache(program_of)  # each is compiled once
+shared = cache(program_of)  # compiles each program once
 
 
 def fresh(program: Program):
-    """A fresh carrier; where the machine runs no environments, its ring is filled."""
+    """An initial carrier; its ring is filled if the machine runs no environments."""
     carrier = program.init(jnp.uint32(0))
     if not program.machine.collect_steps:
         for rows in demonstrations(program.machine.num_envs):
@@ -80,7 +80,7 @@ def fresh(program: Program):
 
 @cache
 def demonstrations(num_envs: int) -> list[Row]:
-    """Two parts of rows [16, N, ...] of a walker on the chain, who is never still."""
+    """Two parts of rows [16, N, ...] of a policy on the chain that never stays."""
     env, root = environments.make("chain"), jax.random.key(7)
 
     def body(carry, _):

@@ -1,4 +1,4 @@
-"""What README.md shows works: the example environment is run as it stands there."""
+"""README.md: its example environment runs, and its commands name existing files."""
 
 import re
 from pathlib import Path
@@ -24,7 +24,7 @@ def corridor():
     return names["corridor"]
 
 
-def test_the_example_environment_pays_at_its_end(corridor):
+def test_the_example_environment_pays_reward_at_its_end(corridor):
     env = corridor()
     state, shown = env.reset(jax.random.key(0), env.params)
     start = int(shown.obs["cell"])
@@ -42,6 +42,6 @@ def test_the_agent_trains_on_the_example_environment(corridor, monkeypatch):
     assert all(np.isfinite(x) for x in metrics.mean.values())
 
 
-def test_the_commands_name_files_that_are_there():
+def test_the_commands_name_existing_files():
     for name in set(re.findall(r"(?:launch|tools|configs)/\w+\.py", README)):
         assert (Path(__file__).parents[1] / name).is_file(), name

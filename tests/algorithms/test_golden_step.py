@@ -108,7 +108,7 @@ def in_float64():
 @pytest.mark.parametrize(
     "mode", ["mix", *(pytest.param(m, marks=pytest.mark.slow) for m in MODES if m != "mix")]
 )
-def test_an_update_computes_what_it_always_has(mode, in_float64):
+def test_an_update_computes_the_golden_numbers(mode, in_float64):
     found = golden_run(mode)
     stored = json.loads(GOLDEN.read_text()) if GOLDEN.exists() else {}
     if os.environ.get("UPDATE_GOLDEN") == "1":

@@ -29,7 +29,7 @@ def first_metrics(program):
     return jax.device_get(program.train(program.init(jnp.uint32(0)), jnp.int32(1))[1].mean)
 
 
-def test_members_paid_by_error_learn_how_wrong_the_model_was():
+def test_the_control_error_trains_members_on_the_model_s_error():
     program = program_on((1, 1), curiosity__novelty="error")
     agent = agent_of(program)
 

@@ -75,7 +75,7 @@ def compiled(tmp_path, config, *flags):
 @pytest.mark.parametrize(
     ("config", "shape"), [("configs/v4_8.py", (4, 1)), ("configs/v4_16.py", (4, 2))]
 )
-def test_a_slice_takes_the_train_step(tmp_path, config, shape):
+def test_the_train_step_compiles_for_a_slice(tmp_path, config, shape):
     figures = compiled(tmp_path, config)
     memory, carrier = figures["memory"], figures["carrier"]
     rings = carrier["replay rows"] + carrier["replay latents"]
@@ -104,7 +104,7 @@ def wanted(*args):
         (("--config=configs/v4_8.py", "--devices=8"), "--devices=8.*slice=v4-8 with 4"),
     ],
 )
-def test_what_is_no_slice_is_refused_in_one_sentence(monkeypatch, args, sentence):
+def test_an_invalid_slice_is_refused_in_one_sentence(monkeypatch, args, sentence):
     monkeypatch.setattr(fit, "has_libtpu", lambda: True)
     with pytest.raises(ConfigError, match=sentence):
         wanted(*args)

@@ -120,7 +120,7 @@ def test_windows_are_contiguous_and_never_cross_the_head(num_rows):
 
 
 @pytest.mark.parametrize("num_rows", [8, M, 3 * M + R])
-def test_frontier_windows_are_all_of_the_newest_rows_and_episodic_windows_all(num_rows):
+def test_frontier_windows_lie_in_the_newest_rows_and_episodic_windows_anywhere(num_rows):
     rows, _, index = sample_many(FILL(num_rows))
     starts = np.asarray(rows.obs["time"])[:, 0, :, 0]
     newest, oldest = num_rows - CFG.frontier, num_rows - min(num_rows, M)
@@ -352,7 +352,7 @@ def test_the_newest_rows_of_a_history_are_its_end(num_rows, newest):
     assert_same_bits(ring.history(FILL(num_rows), newest), expected)
 
 
-def test_the_newest_rows_of_a_history_are_those_of_a_less_filled_ring():
+def test_the_newest_rows_of_a_history_equal_the_history_of_a_ring_filled_less():
     stored = FILL(M + R)
     expected = ring.history(replace(stored, filled=jnp.int32(3)))
     assert_same_bits(ring.history(stored, newest=3), expected)
@@ -364,7 +364,7 @@ def test_history_is_unpacked_in_chunks_of_any_size(monkeypatch):
     assert_same_bits(ring.history(FILL(M + R)), whole)
 
 
-def test_history_without_latents_is_of_rows_alone():
+def test_history_without_latents_holds_rows_only():
     rows, latents = ring.history(replace(FILL(8), latents=None))
     assert latents is None and rows.reward.shape == (8, N)
 

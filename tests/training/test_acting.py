@@ -218,7 +218,7 @@ def test_the_stored_latent_is_the_posterior_at_its_row(collected, rows, learner)
     np.testing.assert_array_equal(collected.players[-1].acting.ids, seen.ids[-1])
 
 
-def test_calls_that_only_reset_are_no_env_steps(collected, arriving):
+def test_calls_that_only_reset_are_not_env_steps(collected, arriving):
     _, first, _ = arriving
     counts = [info.env_steps for info in collected.infos]
     assert counts == [(~part).sum() for part in np.split(first, SERIES)]
@@ -239,7 +239,7 @@ def test_returns_and_lengths_are_those_of_the_episodes_that_ended(collected, arr
     assert not last[R - 1].all()
 
 
-def test_actions_are_stretched_over_the_box_of_the_environment():
+def test_actions_are_scaled_to_the_box_of_the_environment():
     spec = EnvSpec("box", {}, ArraySpec((2,), jnp.float32, low=-2.0, high=6.0), 9, dict)
     box = Environment(spec, params=(), reset=ENV.reset, step=ENV.step)
     action = np.array([[-1, 0], [0.5, 1]], np.float32)

@@ -156,7 +156,7 @@ def test_samples_are_the_posteriors_inverse_cdf(seen):
     assert_same(seen.stoch, np.eye(C)[seen.ids])
 
 
-def test_first_forgets_everything_before_it():
+def test_first_resets_the_state():
     cut = 3
     first = SEQUENCE.first.copy()
     first[cut] = True
