@@ -1,8 +1,8 @@
-"""How the parts of the curious agent are joined: what each hands to the next, and what it does not.
+"""The composition of the curious agent: what its parts pass to each other.
 
-The parts themselves are tested in rooms of their own. Here a law is about two of them: which row an
-action belongs to, whose parameters a dream uses, where a gradient goes. tests/mutants.py plants the
-faults that these laws are there to see.
+Other files test the parts themselves. Here a test is about two of them: which row an action belongs
+to, which parameters a dream uses, where a gradient flows. tests/mutants.py plants the faults that
+these tests should detect.
 """
 
 from functools import cache, partial
@@ -76,7 +76,7 @@ def differ(ours, theirs):
 
 
 def explorer() -> Scene:
-    """The scene whose explorer acts while a task policy learns on the side."""
+    """The scene in mode explore: the explorer acts, and a task policy learns without acting."""
     return scene(behaviour__mode="explore")
 
 
@@ -84,7 +84,7 @@ def explorer() -> Scene:
 
 
 def wanderer(is_box: bool) -> Algorithm:
-    """Acts at random, is overruled each time, and stores the action it was shown and the call."""
+    """Proposes random actions, which a constraint replaces; stores the previous action and call."""
 
     def act(learner, state, seen, keys):
         uniform = jax.vmap(jax.random.uniform)(keys.policy)
@@ -103,7 +103,7 @@ def wanderer(is_box: bool) -> Algorithm:
 
 
 def wandering(is_box: bool = False) -> Machine:
-    """The machine in which it walks."""
+    """The machine with the wanderer on the walk."""
     return Machine(walk(is_box), N, 6, 6, 1, M, has_latents=True, algorithm=wanderer(is_box))
 
 
@@ -149,7 +149,7 @@ def test_the_environment_gets_the_action_scaled_to_its_box():
 
 
 def seen_at(obs, first, action) -> Seen:
-    """What acting is shown; rewards and ends it must not read."""
+    """An input of acting, with NaN for rewards, which acting must not read."""
     nothing = jnp.full(first.shape, jnp.nan)
     never = jnp.zeros(first.shape, bool)
     return Seen(TimeStep(obs, nothing, never, never, first), action)
@@ -191,7 +191,7 @@ def test_acting_and_learning_find_the_same_posterior_with_the_same_draws():
 
 
 def forced(behaviour, name, action):
-    """The parameters of behaviour with a policy that always takes one action."""
+    """The behaviour's parameters with a policy that always takes one action."""
     last = behaviour[name]["actor"]["Dense_0"]
     last = {"kernel": 0 * last["kernel"], "bias": 50.0 * (jnp.arange(A) == action)}
     actor = behaviour[name]["actor"] | {"Dense_0": last}
@@ -199,7 +199,7 @@ def forced(behaviour, name, action):
 
 
 def acted_by(act_fn) -> Acted:
-    """What acting gives where each set of parameters prefers an action of its own.
+    """The output of acting when each set of parameters prefers another action.
 
     0: the latest explorer, 1: the latest task policy or the averaged explorer, 2: the averaged task
     policy.
@@ -219,7 +219,7 @@ def acted_by(act_fn) -> Acted:
 
 @cache
 def explorer_algorithm() -> Algorithm:
-    """The explorer as the machine sees it."""
+    """The explorer as an Algorithm."""
     cfg = smoke_config(**SIZES, behaviour__mode="explore")
     return algorithm.make(cfg, WALK.spec, Precision())
 
@@ -314,14 +314,14 @@ def test_truncation_does_not_train_the_continue_head():
 
 
 def replay_value(s: Scene, start_return=None):
-    """The replay-value loss and its gradients, with returns dreamed from the starts."""
+    """The replay-value loss and its gradients; `start_return` defaults to the dreamed returns."""
     if start_return is None:
         start_return = s.lesson("task").start_return["extrinsic"]
     return s.replay_value("task", start_return)
 
 
 def trunk_gradient(s: Scene, deter=None, stoch=None):
-    """The gradient of the trunk's loss and of what else is asked of its states."""
+    """The gradient of the trunk's loss, plus the given cotangents of its states."""
 
     def out(trunk):
         return s.trunk_loss_fn(trunk, s.batch, s.uniform)[0]
@@ -400,7 +400,7 @@ def test_replayed_returns_bootstrap_from_dreamed_returns_and_elsewhere_from_the_
 
 
 def member_losses(s: Scene):
-    """[E, T - 1, B] KL of the posterior at t + 1 from what each member expects of (s_t, a_t)."""
+    """[E, T - 1, B] KL of the posterior at t + 1 to each member's prediction from (s_t, a_t)."""
     before = jax.tree.map(lambda x: x[:-1].reshape(-1, *x.shape[2:]), s.seen)
     action = s.batch.action[:-1].reshape(-1, A)
     data = Transitions(Latent(before.deter, before.ids), action)
@@ -563,7 +563,7 @@ def test_a_dream_takes_only_actions_that_its_predicted_mask_allows():
 
 
 def with_bucket(s: Scene, bucket: int):
-    """The learner at another horizon."""
+    """The learner with another horizon bucket."""
     return s.learner._replace(curiosity=s.learner.curiosity._replace(bucket=jnp.int32(bucket)))
 
 
@@ -588,7 +588,7 @@ def test_steps_beyond_the_horizon_have_no_effect():
     assert_equal(lesson(0.0), lesson(jnp.nan))
 
 
-# What behaviour learns
+# Behaviour
 
 
 def rewarded(s: Scene, name: str, **changes):
@@ -702,7 +702,7 @@ def test_an_action_with_more_reward_than_others_becomes_more_probable():
     dreamed = s.dreamed("task")
     free = jnp.ones_like(dreamed.mask)
     still = {"cont": jnp.zeros((H, STARTS)), "novelty": jnp.zeros((H, STARTS)), "mask": free}
-    pays = 1e3 * (dreamed.action == chosen)  # far more than critics promise
+    pays = 1e3 * (dreamed.action == chosen)  # far above the critics' values
     found = s.lesson("task", dreamed=rewarded(s, "task", reward=pays, **still))
     step = -found.gradients["actor"]["Dense_0"]["bias"]
     assert step[chosen] > 0 and all(step[a] < 0 for a in range(A) if a != chosen)
@@ -730,7 +730,7 @@ def test_a_masked_action_has_no_gradient():
 
 
 def curiosity(s: Scene, **changes):
-    """The learner with another state of the drive."""
+    """The learner with other values of its CuriosityState."""
     changes = {name: jnp.float32(x) for name, x in changes.items()}
     return s.learner._replace(curiosity=s.learner.curiosity._replace(**changes))
 
@@ -753,7 +753,7 @@ def test_only_a_reward_free_policy_uses_novelty_relative_to_its_mean(mode, name)
     novelty = s.dreamed(name).novelty
 
     def worth(fast):
-        """What the novelty of the whole dream adds to the return."""
+        """The part of the return that comes from novelty."""
         with_it, without = (
             s.lesson(name, learner=curiosity(s, fast=fast), dreamed=rewarded(s, name, novelty=x))
             for x in (novelty, 0 * novelty)
@@ -773,7 +773,7 @@ def test_each_policy_has_its_own_entropy_weight():
     assert_equal(lesson("task", 0.1), lesson("task", 0.9))
     none, some, more = (lesson("explore", w).scalars["explore/loss/actor"] for w in (0.0, 0.5, 1.0))
     np.testing.assert_allclose(more - none, 2 * (some - none), rtol=1e-4)
-    assert more < none  # entropy is sought, not shunned
+    assert more < none  # entropy lowers the loss
 
 
 def moved(ours, theirs):
@@ -814,8 +814,8 @@ def test_a_slow_critic_equal_to_the_return_doubles_the_loss_and_has_no_gradient(
 
 
 def given_gradients(s: Scene):
-    """Gradients and what an update leaves besides, each with numbers of its own."""
-    one = scene()  # both agents see the same batch alike
+    """Gradients and UpdateInfo with distinct numbers."""
+    one = scene()  # both agents have equal batches and posteriors
     scalars = {
         "curiosity/novelty": Mean(jnp.float32(3.0), jnp.float32(10.0)),
         "curiosity/novelty_replay": Mean(jnp.float32(7.0), jnp.float32(10.0)),
@@ -830,7 +830,7 @@ def given_gradients(s: Scene):
 
 @cache
 def update_fn():
-    """(learner, ring, gradients, info) -> what `learn` makes of them: no gradient is computed."""
+    """(learner, ring, gradients, info) -> result of `learn` with these gradients."""
     s = explorer()
 
     def update(learner, stored, grads, info):
@@ -938,7 +938,7 @@ def test_each_member_is_clipped_by_its_own_gradient():
 
 
 def test_gradients_are_means_over_the_mesh_and_those_of_members_are_weighted():
-    """On data x ensemble = 2 x 2; weights differ from device to device."""
+    """On data x ensemble = 2 x 2, with weights that differ between devices."""
     shape = (2, 2)
     on = mesh.make_mesh(*shape, jax.devices()[:4])
     rng = np.random.default_rng(0)

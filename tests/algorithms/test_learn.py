@@ -1,4 +1,4 @@
-"""What an update of the curious agent leaves: members apart, metrics that mean what they say."""
+"""An update of the curious agent: its members stay different, its metrics are what they claim."""
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ from tests.programs import program_on
 
 @pytest.fixture(scope="module")
 def single():
-    """The smoke program on one device, shared: its train step is compiled once."""
+    """The smoke program on one device, shared, so that its train step is compiled once."""
     return program_on((1, 1))
 
 

@@ -44,7 +44,7 @@ CENTERS = np.sign(np.linspace(-20, 20, BINS)) * np.expm1(np.abs(np.linspace(-20,
 
 
 def cross_entropy(logits, target):
-    """Of two-hot targets, one number at a time."""
+    """Cross-entropy to two-hot targets, one number at a time."""
     loss = np.zeros(target.shape)
     for i in np.ndindex(target.shape):
         above = np.searchsorted(CENTERS, target[i])

@@ -74,13 +74,13 @@ def changed(problem, **fields):
 
 
 def over_steps(problem, change):
-    """The problem with `change` applied to all that has a step of the dream."""
+    """The problem with `change` applied to all arrays with a dim of dreamed steps."""
     names = ("reward", "cont", "value_tp1")
     return changed(problem, **{k: jax.tree.map(change, getattr(problem.rollout, k)) for k in names})
 
 
 def cut(problem, horizon, beyond):
-    """The problem with a horizon, and something else written beyond it."""
+    """The problem with a horizon, and other values beyond it."""
 
     def plant(x):
         return np.concatenate([x[:horizon], np.full_like(x[horizon:], beyond)])
@@ -93,7 +93,7 @@ def short(problem, horizon):
 
 
 def means(judged):
-    """The judged metrics, divided."""
+    """The metrics of `Judged`, divided by their weights."""
     return {
         name: float(metrics.divided(x) if isinstance(x, Mean) else x)
         for name, x in judged.metrics.items()

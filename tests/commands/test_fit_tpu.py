@@ -1,4 +1,4 @@
-"""The train step as a TPU compiles it: tools/fit.py at small sizes, with the structure of v4_8."""
+"""The train step compiled for a TPU by tools/fit.py: small sizes with the structure of v4_8."""
 
 import json
 import os
@@ -53,7 +53,7 @@ LEDGER = {  # mesh -> (axes, dtype, once per) of all that may cross devices
 
 
 def compiled(tmp_path, config, *flags):
-    """The figures of tools/fit.py, which a process of its own compiles."""
+    """The results of tools/fit.py, run in a separate process."""
     if not fit.has_libtpu():
         pytest.skip("libtpu is not installed; use pip install -e '.[tpu]'.")
     sizes = [f"--config.{name}={value}" for name, value in SMALL.items()]

@@ -1,4 +1,4 @@
-"""The gates' arithmetic: what passes, what is read from a run, and where it goes on."""
+"""The gates: passing, results read from a run, and resuming."""
 
 import json
 import sys
@@ -91,7 +91,7 @@ def test_the_curves_show_all_seeds_and_the_reference_policies(tmp_path, monkeypa
 
 
 def trains_to(env_steps, workdir, commands):
-    """In place of subprocess.run: notes the command and leaves a run of so many steps."""
+    """A replacement of subprocess.run that records the command and writes a run of some steps."""
 
     def train(command, **kwargs):
         commands.append(command)

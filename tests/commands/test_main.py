@@ -1,4 +1,4 @@
-"""The console script: which command it calls, with what, and what it answers to a wrong name."""
+"""The console script: the command it calls, its arguments, and refusals of unknown commands."""
 
 import ast
 import importlib

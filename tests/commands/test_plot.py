@@ -1,4 +1,4 @@
-"""dtc plot: several runs in one picture, or one sentence."""
+"""dtc plot: several runs in one figure, or a one-sentence error."""
 
 import json
 

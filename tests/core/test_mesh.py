@@ -169,13 +169,13 @@ def split_gradient(fn, layer):
 
 
 def all_reduce_dtypes(fn):
-    """Dtypes of the all-reduces of a bf16 gradient's program, as the compiler gets it."""
+    """Dtypes of the all-reduces in the program of a bf16 gradient, before compilation."""
     text = split_gradient(fn, HALF).lower(PARAMS, X).as_text()
     return set(re.findall(r"all_reduce.*?\^bb0\(%\w+: tensor<(\w+)>", text, re.DOTALL))
 
 
 def factor(fn):
-    """How many times too large a gradient of replicated parameters is, each of its entries."""
+    """The factor by which each entry of a gradient of replicated parameters is too large."""
     whole = jax.jit(lambda *x: jax.grad(mean_loss)(*x, WIDE))(PARAMS, X)
     found = split_gradient(fn, WIDE)(PARAMS, X)
     return np.concatenate([(found[name] / whole[name]).ravel() for name in PARAMS])

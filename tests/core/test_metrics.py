@@ -13,12 +13,12 @@ SHAPE = (2, 2)
 
 
 def on_devices(fn):
-    """The function of one number a device, replicated, on a mesh of four."""
+    """`fn` of one number per device on a mesh of four, with a replicated result."""
     return on_mesh(SHAPE, mesh.SHARDED, mesh.REPLICATED)(lambda x_B: fn(x_B[0]))
 
 
 def reduced_vectors(fn):
-    """Types of what the program of `on_devices(fn)` sums over devices, as the compiler gets it."""
+    """Types that the program of `on_devices(fn)` sums over devices, before compilation."""
     text = on_devices(fn).lower(jnp.arange(4.0)).as_text()
     return re.findall(r"all_reduce.*?\}\) : \(tensor<(\w+)>\)", text, re.DOTALL)
 

@@ -1,4 +1,4 @@
-"""The ring: windows that say where they came from, strata, blocks, write-back and history."""
+"""The ring: windows of identifiable rows, strata, blocks, write-back and history."""
 
 import functools
 from dataclasses import replace
@@ -43,14 +43,14 @@ LAYOUT = Layout(
 
 
 def rows_at(time_RN, env_RN):
-    """Rows that say where they came from: environment and absolute time."""
+    """Rows that hold their environment and absolute time."""
     odd = time_RN % 2 == 1
     obs = {"env": env_RN, "time": jnp.stack([time_RN, time_RN], axis=-1)}
     return Row(obs, time_RN.astype(jnp.float32), odd, ~odd, odd, env_RN)
 
 
 def latents_at(time_RN, env_RN):
-    """Latents that say the same: deter [time, env, 1], ids [time, env] (all small enough)."""
+    """Latents that hold the same: deter [time, env, 1], ids [time, env] (all small enough)."""
     pair = jnp.stack([time_RN, env_RN], axis=-1)
     deter = jnp.concatenate([pair, jnp.ones_like(pair[..., :1])], axis=-1)
     return Latent(deter.astype(jnp.bfloat16), pair.astype(jnp.uint8))
@@ -73,7 +73,7 @@ FILL = jax.jit(fill, static_argnums=(1, 2, 3))
 
 
 def keys_and_ids(update, cfg):
-    """What names an update's samples: their keys and, of this device's share, their numbers."""
+    """The keys and global ids of this device's share of an update's samples."""
     id_B = mesh.global_ids(cfg.batch // mesh.num_devices())
     return mesh_keys(ROOT, Purpose.REPLAY_SAMPLE, id_B, update), id_B
 

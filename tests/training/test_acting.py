@@ -1,4 +1,4 @@
-"""Acting: what a row holds, what it is stored beside, what counts as a step."""
+"""Acting: contents of rows, latents stored with them, and env steps."""
 
 from typing import NamedTuple
 
@@ -26,14 +26,14 @@ CFG = smoke_config(model__deter=8, model__groups=3, model__hidden=8, model__bloc
 
 
 class PayloadState(NamedTuple):
-    """How far an episode is, and how long it will be."""
+    """Step and length of an episode."""
 
     step: Array  # [] int32
     length: Array  # [] int32, 2-4
 
 
 def payload():
-    """An environment that tells what it was asked: reward 100 x action + step, observation step.
+    """An environment whose reward reveals the action: reward 100 x action + step, observation step.
 
     Episodes of even length terminate, others are truncated. At step t all actions but t % A are
     allowed.
@@ -137,7 +137,7 @@ def rows(collected):
 
 @pytest.fixture(scope="module")
 def arriving(collected, rows):
-    """(reward, first, last) that each row's action led to, [2 R, N]."""
+    """(reward, first, last) after each row's action, [2 R, N]."""
     final = collected.players[-1].episodes.timestep
 
     def shift(x, end):

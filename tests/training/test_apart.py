@@ -1,4 +1,4 @@
-"""Acting, inserting and learning compiled apart, around environments that the host steps."""
+"""Acting, inserting and learning as separate programs, with environments stepped by the host."""
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ from tests.guests import fresh, program_of, shared
 
 
 def host_iteration(program, carrier):
-    """What an iteration does, by the three programs and an environment on the host."""
+    """An iteration by the three programs, with environments stepped by the host."""
     machine, played = program.machine, []
     acting, episodes = carrier.acting, carrier.episodes
     state, seen = episodes.env, Seen(episodes.timestep, episodes.action)

@@ -1,4 +1,4 @@
-"""What is read from the text of a compiled program: collectives, and what talks to the host.
+"""Collectives and host transfers, parsed from the text of a compiled program.
 
 The ledger of the train step is a red line: tests/test_red_lines.py.
 """

@@ -50,7 +50,7 @@ BATCH = MemberBatch(
 
 
 class Result(NamedTuple):
-    """What a learning step sees of the members."""
+    """Results of a learning step of the members."""
 
     grads: PyTree
     sums: MemberSums

@@ -18,7 +18,7 @@ ROOT = jax.random.key(5)
 
 
 def counting_model(last_allowed):
-    """A model whose latents say when they are: deter = (t, a chaotic number, the draws of z_t).
+    """A model whose latents identify their step: deter = (t, a chaotic number, the draws of z_t).
 
     Whatever is asked about a state later than `last_allowed`, or done in it, is NaN.
     """
