@@ -231,7 +231,7 @@ def test_a_single_member_learns_but_gives_no_novelty(params):
 def test_members_that_disagree_about_one_action_give_novelty_to_it_only(params):
     same = jax.tree.map(lambda x: np.repeat(x[:1], PADDED, 0), params)
     kernel = same["core"]["action_in"]["Dense_0"]["kernel"]
-    kernel[:, 1] = 3 * np.eye(PADDED, SIZES.hidden)  # of action 1: a unit of its own a member
+    kernel[:, 1] = 3 * np.eye(PADDED, SIZES.hidden)  # of action 1: a different unit for each member
     action = np.array([0, 1, 2, 1, 1, 0, 2, 1])
     one_hot = np.eye(A, dtype=np.float32)[action]
     batch = BATCH._replace(transitions=BATCH.transitions._replace(action=one_hot))
