@@ -1,4 +1,4 @@
-"""Ten simulated CPU devices, strict JAX; which tests are quick."""
+"""Test setup: ten simulated CPU devices, strict JAX, and the marker `quick`."""
 
 import gc
 import os
@@ -6,8 +6,8 @@ from importlib import metadata
 from pathlib import Path
 
 # Tests compile much and run little. Without LLVM's optimisation a train step compiles in half the
-# time, with the older emitter of loops, which jaxlib 0.11 has no more, in a quarter. Functions like
-# exp are those of any CPU.
+# time; with the older loop emitter as well, which jaxlib 0.11 removed, in a quarter. The second
+# flag makes functions like exp independent of the CPU.
 FLAGS = ["--xla_backend_optimization_level=0", "--xla_cpu_enable_platform_dependent_math=false"]
 if metadata.version("jaxlib").startswith("0.10."):
     FLAGS.append("--xla_cpu_use_fusion_emitters=false")
@@ -17,19 +17,19 @@ os.environ.setdefault("XLA_FLAGS", " ".join(FLAGS))
 import jax  # noqa: E402 (it reads the environment)
 import pytest  # noqa: E402
 
-NUM_DEVICES = 10  # holds the meshes of 8 devices and (2, 5)
-LONG = ("slow", "multiprocess", "tpu_aot", "gpu")  # what makes a test not quick
+NUM_DEVICES = 10  # enough for the meshes of 8 devices and for (2, 5)
+LONG = ("slow", "multiprocess", "tpu_aot", "gpu")  # markers of tests that are not quick
 MAX_MAPS = 30_000  # memory maps; Linux allows a process 65,530, and XLA crashes at the next one
 
 jax.config.update("jax_num_cpu_devices", NUM_DEVICES)
 jax.config.update("jax_numpy_rank_promotion", "raise")
-# Reading cached programs of a CPU has crashed (jaxlib 0.10.2), so nothing is cached.
+# No compilation cache: reading cached CPU programs has crashed (jaxlib 0.10.2).
 jax.config.update("jax_enable_compilation_cache", False)
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m chooses
 def pytest_collection_modifyitems(items):
-    """Marks as quick what no marker calls long."""
+    """Marks tests without a marker in LONG as quick."""
     for item in items:
         if not any(map(item.get_closest_marker, LONG)):
             item.add_marker("quick")
@@ -37,7 +37,7 @@ def pytest_collection_modifyitems(items):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item, nextitem):
-    """Drops all compiled programs, each of which takes maps, before there are too many."""
+    """Drops all compiled programs, which take memory maps, before there are too many maps."""
     yield
     maps = Path("/proc/self/maps")
     is_last_of_file = nextitem is None or nextitem.path != item.path
@@ -49,7 +49,7 @@ def pytest_runtest_teardown(item, nextitem):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item, call):
-    """The report of a test; with DTC_REQUIRE_TPU_AOT=1 a skipped `tpu_aot` test has failed."""
+    """The report of a test; DTC_REQUIRE_TPU_AOT=1 turns a skipped `tpu_aot` test into a failure."""
     report = yield
     required = os.environ.get("DTC_REQUIRE_TPU_AOT") == "1"
     if required and report.skipped and item.get_closest_marker("tpu_aot"):

@@ -1,4 +1,4 @@
-"""All algorithms under test by one name each, and programs of them at tiny sizes."""
+"""The algorithms under test by name, and tiny programs of them."""
 
 import contextlib
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ GUESTS = (*CURIOUS, "ppo", *TOYS)
 
 @contextlib.contextmanager
 def registered(makers=TOYS) -> Iterator[None]:
-    """More algorithms in the catalog, without sections of their own."""
+    """Adds algorithms to the catalog, without sections of their own."""
     with pytest.MonkeyPatch.context() as patch:
         for name, make in makers.items():
             patch.setitem(catalog.ALGORITHMS, name, make)
@@ -72,11 +72,11 @@ def program_of(guest: str, mesh_shape=(1, 1), **changes) -> Program:
         return Program(cfg, mesh.make_mesh(*mesh_shape, devices))
 
 
-shared = cache(program_of)  # each is compiled once
+shared = cache(program_of)  # compiles each program once
 
 
 def fresh(program: Program):
-    """A fresh carrier; where the machine runs no environments, its ring is filled."""
+    """An initial carrier; its ring is filled if the machine runs no environments."""
     carrier = program.init(jnp.uint32(0))
     if not program.machine.collect_steps:
         for rows in demonstrations(program.machine.num_envs):
@@ -86,7 +86,7 @@ def fresh(program: Program):
 
 @cache
 def demonstrations(num_envs: int) -> list[Row]:
-    """Two parts of rows [16, N, ...] of a walker on the chain, who is never still."""
+    """Two parts of rows [16, N, ...] of a policy on the chain that never stays."""
     env, root = environments.make("chain"), jax.random.key(7)
 
     def body(carry, _):

@@ -1,4 +1,4 @@
-"""Functions on a mesh of simulated devices, for tests of what must not depend on one."""
+"""Functions on a mesh of simulated devices, for tests of mesh invariance."""
 
 import jax
 

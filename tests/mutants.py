@@ -1,4 +1,4 @@
-"""Plants one fault at a time in a copy of the repository and runs the test that should see it.
+"""Plants one fault at a time in a copy of the repository and runs the test that should detect it.
 
     python tests/mutants.py [--list] [--only NAME]
 
@@ -28,7 +28,7 @@ PPO, PPO_LAWS = "dtc/algorithms/ppo/learn.py", "tests/algorithms/test_ppo.py"
 
 
 class Mutant(NamedTuple):
-    """A fault and the test that is there to see it."""
+    """A fault and the test that should detect it."""
 
     name: str
     file: str
@@ -50,7 +50,7 @@ MUTANTS = (
         "dtc/training/carrier.py",
         "        action=executed,",
         "        action=acted.action,",
-        "test_a_row_holds_what_was_executed_there_and_the_next_row_what_that_brought",
+        "test_a_row_holds_the_executed_action_and_the_next_row_its_reward",
     ),
     Mutant(
         "environment_gets_the_proposed_action",
@@ -60,7 +60,7 @@ MUTANTS = (
             "env_action(executed if played.row.proposed is None else played.row.proposed, env), "
             "env, mode.vector"
         ),
-        "test_a_row_holds_what_was_executed_there_and_the_next_row_what_that_brought",
+        "test_a_row_holds_the_executed_action_and_the_next_row_its_reward",
     ),
     Mutant(
         "acting_sees_the_proposed_action",
@@ -74,28 +74,28 @@ MUTANTS = (
         MACHINE,
         "env_action(executed, env), env, mode.vector",
         "executed, env, mode.vector",
-        "test_the_environment_gets_the_action_stretched_over_its_box",
+        "test_the_environment_gets_the_action_scaled_to_its_box",
     ),
     Mutant(
         "stored_latent_is_the_one_before",
         f"{AGENT}/acting.py",
         "return Acted(state, action, latent=state)",
         "return Acted(state, action, latent=acting)",
-        "test_acting_stores_the_latent_it_goes_on_with",
+        "test_acting_stores_its_new_latent",
     ),
     Mutant(
         "acting_remembers_the_last_episode",
         f"{AGENT}/acting.py",
         "params, first = learner.params.trunk, seen.timestep.first",
         "params, first = learner.params.trunk, seen.timestep.first & False",
-        "test_acting_forgets_latent_and_action_where_an_episode_begins",
+        "test_acting_resets_latent_and_action_where_an_episode_begins",
     ),
     Mutant(
         "acting_sees_raw_observations",
         f"{AGENT}/acting.py",
         "    obs = normalizer.standardise(learner.normalizer, obs)\n",
         "",
-        "test_acting_finds_the_posterior_that_learning_finds_with_the_same_draws",
+        "test_acting_and_learning_find_the_same_posterior_with_the_same_draws",
     ),
     Mutant(
         "task_policy_collects_for_the_explorer",
@@ -110,21 +110,21 @@ MUTANTS = (
         f"{AGENT}/batch.py",
         "actions[1:], actions[:-1], first",
         "actions[1:], actions[1:], first",
-        "test_a_batch_is_the_rows_after_a_stored_latent_each_with_the_action_before_it",
+        "test_a_batch_holds_the_rows_after_a_stored_latent_with_their_previous_actions",
     ),
     Mutant(
         "window_includes_the_context_row",
         f"{AGENT}/batch.py",
         "rows = jax.tree.map(lambda x: x[1:], rows)",
         "rows = jax.tree.map(lambda x: x[:-1], rows)",
-        "test_a_batch_is_the_rows_after_a_stored_latent_each_with_the_action_before_it",
+        "test_a_batch_holds_the_rows_after_a_stored_latent_with_their_previous_actions",
     ),
     Mutant(
         "context_of_the_last_row",
         "dtc/data/ring.py",
         "_gather(ring.latents, index.slot, index.env)",
         "_gather(ring.latents, slot_BT[:, -1], index.env)",
-        "test_a_batch_is_the_rows_after_a_stored_latent_each_with_the_action_before_it",
+        "test_a_batch_holds_the_rows_after_a_stored_latent_with_their_previous_actions",
     ),
     Mutant(
         "empty_latent_without_a_beginning",
@@ -139,56 +139,56 @@ MUTANTS = (
         f"{AGENT}/model.py",
         "batch.previous, batch.first, batch.context, uniform",
         "batch.previous, batch.first & False, batch.context, uniform",
-        "test_nothing_from_before_an_episode_reaches_it",
+        "test_an_episode_does_not_depend_on_the_one_before_it",
     ),
     Mutant(
         "truncated_states_continue_no_more",
         "dtc/world_model/losses.py",
         "dist.bernoulli_log_prob(cont, ~rows.terminated)",
         "dist.bernoulli_log_prob(cont, ~rows.last)",
-        "test_a_time_limit_is_no_end_of_the_world",
+        "test_truncation_does_not_train_the_continue_head",
     ),
     Mutant(
         "value_reaches_the_trunk_by_one_way_of_two",
         f"{AGENT}/learn.py",
         "TrunkOut(to_trunk.loss, value.deter, value.stoch)",
         "TrunkOut(to_trunk.loss, value.deter, to_trunk.stoch)",
-        "test_the_trunk_learns_from_its_losses_and_from_the_value_of_its_states",
+        "test_the_trunk_learns_from_its_losses_and_from_the_replay_value_loss",
     ),
     Mutant(
         "replay_gradient_of_the_critic_is_dropped",
         f"{AGENT}/learn.py",
         "            behaviour[name] = jax.tree.map(jnp.add, behaviour[name], value.critic)\n",
         "",
-        "test_the_acting_critic_learns_from_dreams_and_from_what_is_replayed",
+        "test_the_acting_critic_learns_from_dreams_and_from_replayed_returns",
     ),
     Mutant(
         "idle_task_critic_learns_from_what_the_explorer_did",
         f"{AGENT}/learn.py",
         "acts = policy == agent.policies[0]",
         "acts = True",
-        "test_replayed_returns_teach_only_the_critic_of_the_policy_that_earned_them",
+        "test_replayed_returns_train_only_the_critic_of_the_policy_that_earned_them",
     ),
     Mutant(
         "dreamed_bootstrap_is_unused",
         f"{AGENT}/dreams.py",
         "boot_TB = value_TB.at[starts.t, starts.b].set(start_return.reshape(starts.t.shape))",
         "boot_TB = value_TB",
-        "test_a_replayed_return_bootstraps_from_what_was_dreamed_there_and_from_the_critic_elsewhere",
+        "test_replayed_returns_bootstrap_from_dreamed_returns_and_elsewhere_from_the_critic",
     ),
     Mutant(
         "dreamed_bootstraps_are_put_in_the_wrong_order",
         f"{AGENT}/dreams.py",
         "set(start_return.reshape(starts.t.shape))",
         "set(start_return.reshape(starts.t.shape[::-1]).T)",
-        "test_a_replayed_return_bootstraps_from_what_was_dreamed_there_and_from_the_critic_elsewhere",
+        "test_replayed_returns_bootstrap_from_dreamed_returns_and_elsewhere_from_the_critic",
     ),
     Mutant(
         "replayed_target_mixes_two_episodes",
         f"{AGENT}/dreams.py",
         "weight_TB = (~rows.last[:-1])",
         "weight_TB = (~rows.last[1:])",
-        "test_a_replayed_return_bootstraps_from_what_was_dreamed_there_and_from_the_critic_elsewhere",
+        "test_replayed_returns_bootstrap_from_dreamed_returns_and_elsewhere_from_the_critic",
     ),
     # Members
     Mutant(
@@ -196,21 +196,21 @@ MUTANTS = (
         f"{AGENT}/model.py",
         "targets[1:], ~batch",
         "targets[:-1], ~batch",
-        "test_members_learn_the_next_posterior_wherever_no_episode_began",
+        "test_members_learn_the_next_posterior_within_episodes",
     ),
     Mutant(
         "members_see_the_action_before",
         f"{AGENT}/model.py",
         "Transitions(state, batch.action[:-1])",
         "Transitions(state, batch.previous[:-1])",
-        "test_members_learn_the_next_posterior_wherever_no_episode_began",
+        "test_members_learn_the_next_posterior_within_episodes",
     ),
     Mutant(
         "pairs_count_by_where_they_begin",
         f"{AGENT}/model.py",
         "~batch.rows.first[1:]",
         "~batch.rows.first[:-1]",
-        "test_a_pair_across_the_end_of_an_episode_teaches_nothing",
+        "test_a_pair_across_the_end_of_an_episode_trains_no_member",
     ),
     Mutant(
         "members_shape_the_trunk",
@@ -224,14 +224,14 @@ MUTANTS = (
         "dtc/world_model/ensemble.py",
         "counts_n[None] & is_real(num_local, num_members)[:, None]",
         "counts_n[None] & (mesh.member_ids(num_local) >= 0)[:, None]",
-        "test_a_ghost_neither_learns_nor_has_a_say_in_novelty",
+        "test_a_ghost_has_no_gradient_and_no_effect_on_novelty",
     ),
     Mutant(
         "ghosts_have_a_say_in_novelty",
         "dtc/world_model/ensemble.py",
         "sum_members(jnp.where(real_E.reshape(-1, *[1] * (x.ndim - 1)), x, 0.0))",
         "sum_members(x)",
-        "test_a_ghost_neither_learns_nor_has_a_say_in_novelty",
+        "test_a_ghost_has_no_gradient_and_no_effect_on_novelty",
     ),
     Mutant(
         "members_are_scaled_together",
@@ -240,21 +240,21 @@ MUTANTS = (
         "        jax.tree.map(lambda g: g / optimizer.global_norm(grads.members), grads.members),\n"
         "        opt.members,\n"
         "        params.members,\n",
-        "test_each_member_is_clipped_by_a_gradient_of_its_own",
+        "test_each_member_is_clipped_by_its_own_gradient",
     ),
     Mutant(
         "novelty_of_the_episodic_half",
         "dtc/data/ring.py",
         "return self.id % 2 == 0",
         "return self.id % 2 == 1",
-        "test_novelty_that_counts_is_of_the_frontier_half_within_episodes",
+        "test_the_novelty_metric_is_of_the_frontier_half_within_episodes",
     ),
     Mutant(
         "weights_of_one_device_divide_all_members_gradients",
         f"{AGENT}/learn.py",
         'members, weight_E = mesh.psum((local.members, weight_E), "data")',
         'members, weight_E = mesh.psum(local.members, "data"), mesh.pmean(weight_E, "data")',
-        "test_gradients_are_means_over_the_mesh_and_those_of_members_over_what_counts",
+        "test_gradients_are_means_over_the_mesh_and_those_of_members_are_weighted",
     ),
     # Dreams
     Mutant(
@@ -262,28 +262,28 @@ MUTANTS = (
         f"{AGENT}/dreams.py",
         "alive = 1.0 - take(batch.rows.terminated).astype(agent.precision.param)",
         "alive = jnp.ones_like(take(batch.rows.terminated), agent.precision.param)",
-        "test_dreams_start_at_sampled_posteriors_under_global_numbers_and_not_alive_where_all_ended",
+        "test_dreams_start_at_sampled_posteriors_with_global_ids_and_are_not_alive_if_terminal",
     ),
     Mutant(
         "truncated_starts_do_not_count",
         f"{AGENT}/dreams.py",
         "take(batch.rows.terminated)",
         "take(batch.rows.last)",
-        "test_dreams_start_at_sampled_posteriors_under_global_numbers_and_not_alive_where_all_ended",
+        "test_dreams_start_at_sampled_posteriors_with_global_ids_and_are_not_alive_if_terminal",
     ),
     Mutant(
         "starts_are_numbered_by_device",
         f"{AGENT}/dreams.py",
         "ids_Bn = batch.sampled.id[:, None] * num",
         "ids_Bn = jnp.arange(t_Bn.shape[0])[:, None] * num",
-        "test_dreams_start_at_sampled_posteriors_under_global_numbers_and_not_alive_where_all_ended",
+        "test_dreams_start_at_sampled_posteriors_with_global_ids_and_are_not_alive_if_terminal",
     ),
     Mutant(
         "policies_share_their_dreams_draws",
         f"{AGENT}/dreams.py",
         "offset = agent.policies.index(policy) * agent.dream.starts",
         "offset = 0",
-        "test_no_two_dreams_share_their_draws_be_they_of_one_policy_or_of_two",
+        "test_no_two_dreams_share_random_keys_within_or_between_policies",
     ),
     Mutant(
         "all_dream_with_the_first_policy_s_networks",
@@ -297,35 +297,35 @@ MUTANTS = (
         "dtc/world_model/imagination.py",
         "fns.heads(flatten(nexts))",
         "fns.heads(flatten(latents))",
-        "test_a_dreamed_step_is_credited_with_where_its_action_leads_and_with_how_new_it_was",
+        "test_a_dreamed_step_is_credited_with_the_next_state_s_reward_and_its_own_novelty",
     ),
     Mutant(
         "novelty_of_the_state_that_is_reached",
         "dtc/world_model/imagination.py",
         "fns.novelty(*flatten((latents, actions)))",
         "fns.novelty(*flatten((nexts, actions)))",
-        "test_a_dreamed_step_is_credited_with_where_its_action_leads_and_with_how_new_it_was",
+        "test_a_dreamed_step_is_credited_with_the_next_state_s_reward_and_its_own_novelty",
     ),
     Mutant(
         "dreams_never_end",
         "dtc/world_model/imagination.py",
         "    cont = jnp.where(cont < cfg.end, 0.0, cont)\n",
         "",
-        "test_a_dreamed_step_is_credited_with_where_its_action_leads_and_with_how_new_it_was",
+        "test_a_dreamed_step_is_credited_with_the_next_state_s_reward_and_its_own_novelty",
     ),
     Mutant(
         "predicted_mask_is_unused",
         "dtc/world_model/imagination.py",
         "action = fns.policy(latent, mask, pairs[:, 1])",
         "action = fns.policy(latent, None, pairs[:, 1])",
-        "test_a_dream_takes_only_actions_that_its_model_allows_there",
+        "test_a_dream_takes_only_actions_that_its_predicted_mask_allows",
     ),
     Mutant(
         "dreams_are_always_long",
         f"{AGENT}/dreams.py",
         "jnp.asarray(agent.dream.horizons, jnp.int32)[learner.curiosity.bucket]",
         "jnp.asarray(agent.dream.horizons, jnp.int32)[-1]",
-        "test_a_dream_is_as_long_as_the_drive_says_and_its_beginning_does_not_depend_on_that",
+        "test_a_dream_has_the_length_of_its_bucket_and_begins_like_a_longer_one",
     ),
     # Returns
     Mutant(
@@ -333,28 +333,28 @@ MUTANTS = (
         "dtc/behaviour/targets.py",
         "returns.lambda_returns(r, c, v, cfg.lam, horizon)",
         "returns.lambda_returns(r, c, v, cfg.lam)",
-        "test_nothing_beyond_the_horizon_teaches",
+        "test_steps_beyond_the_horizon_have_no_effect",
     ),
     Mutant(
         "one_discount_for_all_kinds",
         "dtc/behaviour/targets.py",
         ")(reward, kind.discount * cont, rollout",
         ")(reward, cfg.discount * cont, rollout",
-        "test_each_kind_of_reward_is_discounted_at_a_rate_of_its_own",
+        "test_each_kind_of_reward_has_its_own_discount",
     ),
     Mutant(
         "curiosity_ends_with_the_episode",
         "dtc/behaviour/targets.py",
         "        reward = reward + kind.discount * (1.0 - cont) * old.low\n",
         "        pass\n",
-        "test_an_end_is_worth_nothing_to_the_task_and_a_familiar_place_to_curiosity",
+        "test_a_terminal_state_has_extrinsic_value_0_and_the_intrinsic_value_of_a_familiar_state",
     ),
     Mutant(
         "dreams_of_terminal_states_train",
         "dtc/behaviour/targets.py",
         "_survival(rollout.alive_0, discount * cont)",
         "_survival(jnp.ones_like(rollout.alive_0), discount * cont)",
-        "test_a_dream_from_a_state_where_all_has_ended_teaches_nothing",
+        "test_a_dream_from_a_terminal_state_has_no_effect",
     ),
     # Actor
     Mutant(
@@ -362,35 +362,35 @@ MUTANTS = (
         "dtc/behaviour/targets.py",
         "weight * (delta - mean_delta) / scale",
         "weight * delta / scale",
-        "test_what_all_actions_earn_beyond_the_critic_teaches_the_actor_nothing",
+        "test_a_return_above_the_critic_that_all_actions_share_does_not_train_the_actor",
     ),
     Mutant(
         "actor_descends_its_advantage",
         "dtc/behaviour/losses.py",
         "policy = -w * (log_prob * data.targets.advantage + learner",
         "policy = -w * (-log_prob * data.targets.advantage + learner",
-        "test_an_action_of_more_reward_than_others_becomes_likelier",
+        "test_an_action_with_more_reward_than_others_becomes_more_probable",
     ),
     Mutant(
         "entropy_weight_of_the_task_policy",
         f"{AGENT}/dreams.py",
         "learner.slow[name], learner.entropy[name], agent.spec",
         "learner.slow[name], learner.entropy[agent.task.name], agent.spec",
-        "test_the_weight_of_entropy_is_the_policy_s_own",
+        "test_each_policy_has_its_own_entropy_weight",
     ),
     Mutant(
         "actor_is_taught_forbidden_actions",
         f"{AGENT}/dreams.py",
         "ChunkData(dreamed.latent, dreamed.action, dreamed.mask, judged.targets)",
         "ChunkData(dreamed.latent, dreamed.action, None, judged.targets)",
-        "test_an_action_that_is_not_allowed_is_not_learned_about",
+        "test_a_masked_action_has_no_gradient",
     ),
     Mutant(
         "explorer_reads_raw_novelty",
         f"{AGENT}/dreams.py",
         "per_step * drive.relative(dreamed.novelty, learner.curiosity)",
         "per_step * dreamed.novelty",
-        "test_a_reward_free_policy_alone_reads_novelty_in_units_of_its_mean",
+        "test_only_a_reward_free_policy_uses_novelty_relative_to_its_mean",
     ),
     # Critics
     Mutant(
@@ -406,14 +406,14 @@ MUTANTS = (
         "dtc/behaviour/losses.py",
         'net.apply({"params": learner.slow}, data.state, method="values")',
         'net.apply({"params": params}, data.state, method="values")',
-        "test_each_critic_is_held_by_the_slow_one_of_its_own_kind",
+        "test_each_critic_is_regularised_by_the_slow_critic_of_its_own_kind",
     ),
     Mutant(
         "slow_critics_follow_stale_parameters",
         f"{AGENT}/learn.py",
         "followers(draws.update, learner, params.behaviour, agent)",
         "followers(draws.update, learner, learner.params.behaviour, agent)",
-        "test_slow_critics_and_the_average_follow_the_parameters_that_the_update_has_made",
+        "test_slow_critics_and_the_average_follow_the_updated_parameters",
     ),
     # Curiosity
     Mutant(
@@ -421,28 +421,28 @@ MUTANTS = (
         f"{AGENT}/learn.py",
         '        scalars["curiosity/novelty"],\n',
         '        scalars["curiosity/novelty_replay"],\n',
-        "test_the_drive_follows_the_novelty_of_the_frontier",
+        "test_competence_follows_the_novelty_of_the_frontier_half",
     ),
     Mutant(
         "boredom_takes_from_the_task",
         "dtc/behaviour/targets.py",
         '1.0 - boredom if name == "intrinsic" else 1.0',
         '1.0 - boredom if name == "extrinsic" else 1.0',
-        "test_boredom_takes_from_the_intrinsic_advantage_alone",
+        "test_boredom_scales_only_the_intrinsic_advantage",
     ),
     Mutant(
         "boredom_lengthens_dreams",
         "dtc/curiosity/drive.py",
         "return num_buckets - 1 - jnp.clip(num_buckets - 1 - bucket, least, most)",
         "return jnp.clip(num_buckets - 1 - bucket, least, most)",
-        "test_a_bored_agent_dreams_less_far",
+        "test_a_bored_agent_has_shorter_dreams",
     ),
     Mutant(
         "entropy_follows_another_policy_s_advantage",
         f"{AGENT}/learn.py",
         'scalars[f"{p.name}/advantage"],\n            draws',
         'scalars[f"{agent.task.name}/advantage"],\n            draws',
-        "test_the_weight_of_entropy_follows_the_advantage_of_its_own_reward_free_policy",
+        "test_the_entropy_weight_follows_the_advantage_of_its_own_reward_free_policy",
     ),
     # After the gradients
     Mutant(
@@ -450,28 +450,28 @@ MUTANTS = (
         "dtc/data/ring.py",
         "slot_TB = (index.slot[None] + 1 + jnp",
         "slot_TB = (index.slot[None] + jnp",
-        "test_posteriors_replace_the_latents_of_their_rows_and_the_context_rows_stay",
+        "test_posteriors_replace_the_latents_of_their_rows_but_not_of_context_rows",
     ),
     Mutant(
         "posteriors_are_not_written_back",
         f"{AGENT}/learn.py",
         "return Learned(after, write_back(stored, info, agent), scalars)",
         "return Learned(after, stored, scalars)",
-        "test_posteriors_replace_the_latents_of_their_rows_and_the_context_rows_stay",
+        "test_posteriors_replace_the_latents_of_their_rows_but_not_of_context_rows",
     ),
     Mutant(
         "moments_of_what_networks_see",
         f"{AGENT}/learn.py",
         "normalizer.deviations(learner.normalizer, batch.encoded)",
         "normalizer.deviations(learner.normalizer, batch.obs)",
-        "test_moments_follow_what_the_environment_shows_and_not_what_networks_see",
+        "test_moments_are_of_raw_and_not_of_standardised_observations",
     ),
     Mutant(
         "average_is_of_stale_parameters",
         f"{AGENT}/learn.py",
         "        learner.average,\n        behaviour,\n",
         "        learner.average,\n        learner.params.behaviour,\n",
-        "test_slow_critics_and_the_average_follow_the_parameters_that_the_update_has_made",
+        "test_slow_critics_and_the_average_follow_the_updated_parameters",
     ),
     Mutant(
         "ranges_never_move",
@@ -486,14 +486,14 @@ MUTANTS = (
         f"{AGENT}/algorithm.py",
         '"greedy": with_policy(agent.task,',
         '"greedy": with_policy(agent.policies[0],',
-        "test_what_is_evaluated_is_the_average_of_the_task_policy_whoever_collects",
+        "test_evaluation_uses_the_averaged_task_policy_whichever_policy_collects",
     ),
     Mutant(
         "evaluation_is_of_the_latest_parameters",
         f"{AGENT}/algorithm.py",
         '"sampled": with_policy(agent.task, greedy=False, averaged=True)',
         '"sampled": with_policy(agent.task, greedy=False, averaged=False)',
-        "test_what_is_evaluated_is_the_average_of_the_task_policy_whoever_collects",
+        "test_evaluation_uses_the_averaged_task_policy_whichever_policy_collects",
     ),
     Mutant(
         "an_episode_is_over_one_step_early",
@@ -501,14 +501,14 @@ MUTANTS = (
         "return players, Trace(played.row, played.latent, outcome(alive, players",
         "alive &= ~players.episodes.timestep.last\n"
         "        return players, Trace(played.row, played.latent, outcome(alive, players",
-        "test_an_evaluated_episode_is_paid_until_it_ends_and_nothing_follows_it",
+        "test_an_evaluated_episode_has_rewards_until_its_end_and_none_after_it",
     ),
     Mutant(
         "value_is_the_latest_critic_s",
         f"{AGENT}/judging.py",
         "value = partial(values_fn, agent, learner.average[policy.name], policy)",
         "value = partial(values_fn, agent, learner.params.behaviour[policy.name], policy)",
-        "test_the_bias_of_a_value_is_what_the_averaged_task_critic_promises_beyond_the_return",
+        "test_the_value_bias_is_the_averaged_task_critic_s_value_minus_the_return",
     ),
     # PPO
     Mutant(
@@ -577,7 +577,7 @@ def planted(mutant: Mutant, text: str) -> str:
     """The text of the mutant's file with its fault.
 
     Raises:
-      ValueError: the source text is not there exactly once.
+      ValueError: the source text does not occur exactly once.
     """
     count = text.count(mutant.source)
     if count != 1:
@@ -586,7 +586,7 @@ def planted(mutant: Mutant, text: str) -> str:
 
 
 class Verdict(NamedTuple):
-    """What the test made of a fault."""
+    """The result of running a fault's test."""
 
     word: str  # SEEN, MISSED or BROKEN: the test did not run
     how: str  # the first error
@@ -594,12 +594,12 @@ class Verdict(NamedTuple):
 
 
 def environment(copy: Path) -> dict[str, str]:
-    """The environment in which `dtc` is the copy's, whatever is installed."""
+    """Environment variables with which `dtc` is imported from the copy."""
     return os.environ | {"PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
 
 
 def tried(mutant: Mutant, copy: Path) -> Verdict:
-    """Plants the fault in the copy, runs its test and takes the fault out again."""
+    """Plants the fault in the copy, runs its test and removes the fault again."""
     path, begin = copy / mutant.file, time.monotonic()
     whole = path.read_text()
     path.write_text(planted(mutant, whole))
@@ -617,14 +617,14 @@ def tried(mutant: Mutant, copy: Path) -> Verdict:
 
 
 def main() -> int:
-    """Tries the faults that are asked for and prints a line each."""
+    """Tries the chosen faults and prints one line each; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--list", action="store_true", help="only say which faults there are")
+    parser.add_argument("--list", action="store_true", help="only list the faults")
     parser.add_argument("--only", action="append", help="the fault of this name; may be repeated")
     args = parser.parse_args()
     known = [m.name for m in MUTANTS]
     if unknown := set(args.only or ()) - set(known):
-        parser.error(f"--only={sorted(unknown)[0]} is no fault. Use --list.")
+        parser.error(f"--only={sorted(unknown)[0]} is not a fault. Use --list.")
     chosen = [m for m in MUTANTS if args.only is None or m.name in args.only]
     if args.list:
         for m in chosen:
@@ -644,7 +644,7 @@ def main() -> int:
             word, how, seconds = verdicts[-1]
             print(f"{word:7} {seconds:5.0f} s  {m.name:52} {how}", flush=True)
     seen = sum(v.word == "SEEN" for v in verdicts)
-    print(f"{seen} of {len(verdicts)} faults are seen")
+    print(f"{seen} of {len(verdicts)} faults were detected")
     return int(seen < len(verdicts))
 
 

@@ -1,4 +1,4 @@
-"""Programs of the smoke config for tests of the train step and what stands on it."""
+"""Programs of the smoke config, for tests of the train step and of the host."""
 
 from functools import cache
 
@@ -22,9 +22,9 @@ def smoke_config(mesh_shape=(1, 1), **changes):
 
 @cache
 def program_on(mesh_shape, **changes):
-    """A Program on the first devices of this machine, one for all tests that ask for the same.
+    """A Program on the first devices of this machine, shared by all tests that ask for the same.
 
-    A test that replaces what a Program is made of needs one of its own: `program_on.__wrapped__`.
+    A test that patches parts of a Program needs a separate one: `program_on.__wrapped__`.
     """
     devices = jax.devices()[: mesh_shape[0] * mesh_shape[1]]
     return Program(smoke_config(mesh_shape, **changes), mesh.make_mesh(*mesh_shape, devices))

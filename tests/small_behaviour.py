@@ -1,4 +1,4 @@
-"""Small actors and critics with parameters unlike initial ones, for tests of behaviour."""
+"""Small actors and critics with random parameters, for tests of behaviour."""
 
 import jax
 import jax.numpy as jnp
@@ -27,7 +27,7 @@ KINDS = ("extrinsic", "intrinsic")
 
 
 def make_spec(action):
-    """An environment of which only the action matters."""
+    """An EnvSpec for tests that read only the action."""
     return EnvSpec("test", {}, action, max_steps=9, encode=dict)
 
 
@@ -42,7 +42,7 @@ def normal(*shape):
 
 
 def draw_params(module, *args, method):
-    """Parameters unlike initial ones: no zero head, no bias of 0, no scale of 1."""
+    """Random parameters, unlike initial ones: no zero head, no bias of 0, no scale of 1."""
     shapes = jax.eval_shape(lambda: module.init(jax.random.key(0), *args, method=method))["params"]
 
     def draw(x):
@@ -81,5 +81,5 @@ def log_softmax(x):
 
 
 def assert_close(ours, theirs, rtol=1e-5, atol=1e-6):
-    """Equal but for rounding."""
+    """Asserts equality up to rounding."""
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=rtol, atol=atol), ours, theirs)

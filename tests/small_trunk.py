@@ -1,4 +1,4 @@
-"""A small trunk, parameters unlike initial ones and sequences, for tests of the world model."""
+"""A small trunk, random parameters and sequences, for tests of the world model."""
 
 from typing import NamedTuple
 
@@ -41,7 +41,7 @@ def classes(*shape):
 
 
 class Sequence(NamedTuple):
-    """What `observe` reads, in the order of its arguments."""
+    """The inputs of `observe`, in the order of its arguments."""
 
     obs: dict
     action: np.ndarray  # [T, B, A] before each observation
@@ -74,7 +74,7 @@ ROWS = Row(
 
 
 def _parameters():
-    """Parameters unlike initial ones: no zero head, no bias of 0, no scale of 1."""
+    """Random parameters, unlike initial ones: no zero head, no bias of 0, no scale of 1."""
     rng = np.random.default_rng(0)
     shapes = jax.eval_shape(lambda: rssm.init(jax.random.key(0), TRUNK))
 
@@ -89,7 +89,7 @@ PARAMS = _parameters()
 
 @jax.jit
 def observe(params, sequence):
-    """What the trunk sees of a sequence."""
+    """The trunk's posterior states of a sequence."""
     return rssm.observe(TRUNK, params, *sequence)
 
 
@@ -106,5 +106,5 @@ def sigmoid(x):
 
 
 def assert_same(ours, theirs, rtol=1e-5):
-    """Equal but for rounding."""
+    """Asserts equality up to rounding."""
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=rtol, atol=1e-6), ours, theirs)

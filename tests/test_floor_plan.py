@@ -22,7 +22,7 @@ HOST = ("host", "commands")  # flags, files, clocks: nothing in there is traced
 
 
 def imported(path: Path) -> set[str]:
-    """Dotted names of all modules that the file imports, at any depth of it."""
+    """Dotted names of all modules that the file imports, also inside functions."""
     names = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -34,7 +34,7 @@ def imported(path: Path) -> set[str]:
 
 
 def folders(names: set[str]) -> set[str]:
-    """The folders of dtc among dotted names: `core` of dtc.core.mesh.make_mesh."""
+    """The folders of dtc among dotted names, e.g. `core` for dtc.core.mesh.make_mesh."""
     return {name.split(".")[1] for name in names if name.startswith("dtc.")}
 
 

@@ -1,6 +1,6 @@
-"""No file too long to hold in mind, no function too long for a screen, names for what is named.
+"""House rules: limits on the length of files and functions, and no named lambdas.
 
-What does not hold yet is listed by name. The lists are exact: whoever repairs one takes it out.
+Exceptions are listed by name. The lists are exact, so a fixed exception must be removed from them.
 """
 
 import ast
@@ -24,14 +24,14 @@ NAMED_LAMBDAS: set[str] = set()
 
 
 def long_functions(text: str) -> set[str]:
-    """Names of the functions of more lines than a screen has, their docstrings counted."""
+    """Names of the functions of more than MAX_FUNCTION lines, docstrings included."""
     functions = (ast.FunctionDef, ast.AsyncFunctionDef)
     nodes = [n for n in ast.walk(ast.parse(text)) if isinstance(n, functions)]
     return {n.name for n in nodes if (n.end_lineno or 0) - n.lineno >= MAX_FUNCTION}
 
 
 def named_lambdas(text: str) -> set[str]:
-    """Names that a lambda is assigned to: `def` says it better."""
+    """Names that a lambda is assigned to, where `def` should be used."""
     names = set()
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Assign):
@@ -61,7 +61,7 @@ def test_no_lambda_is_assigned_to_a_name():
     assert in_files(named_lambdas) == NAMED_LAMBDAS
 
 
-def test_the_rules_see_what_breaks_them():
+def test_the_rules_detect_violations():
     body = "def f():\n" + "    x = 1\n" * (MAX_FUNCTION - 1)
     assert long_functions(body) == set()
     assert long_functions(body + "    x = 1\n") == {"f"}
@@ -77,7 +77,7 @@ def test_no_script_of_launch_shadows_a_package():
         assert spec is None or Path(spec.origin or "") == path
 
 
-def test_a_wheel_is_told_of_every_folder():
+def test_pyproject_lists_every_folder():
     folders = [path.parent.relative_to(ROOT) for path in (ROOT / "dtc").rglob("__init__.py")]
     packages = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"][
         "packages"
@@ -85,5 +85,5 @@ def test_a_wheel_is_told_of_every_folder():
     assert packages == sorted([*(".".join(f.parts) for f in folders), "dtc.configs"])
 
 
-def test_no_script_patches_where_python_looks():
+def test_no_script_changes_sys_path():
     assert not [path for path, text in FILES.items() if "sys.path" in text]

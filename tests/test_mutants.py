@@ -1,4 +1,4 @@
-"""The list of planted faults is in step with the code: each can be planted, each has its test."""
+"""The list of planted faults matches the code: each can be planted and has its test."""
 
 import ast
 
@@ -26,7 +26,7 @@ def test_no_two_faults_are_the_same():
     assert len({(m.file, m.source, m.replacement) for m in MUTANTS}) == len(MUTANTS)
 
 
-def test_a_text_that_has_changed_is_refused():
+def test_a_source_text_that_does_not_occur_once_is_refused():
     with pytest.raises(ValueError, match="occurs 0 times"):
         planted(MUTANTS[0], "nothing")
     with pytest.raises(ValueError, match="occurs 2 times"):

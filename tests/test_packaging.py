@@ -1,4 +1,4 @@
-"""An installed wheel: one importable name; its console script works in an empty directory."""
+"""The wheel: it adds one importable name, and its console script works in an empty directory."""
 
 import json
 import os
@@ -19,7 +19,7 @@ SOURCES = ("dtc", "configs", "pyproject.toml", "README.md", "LICENSE")
 
 
 def finish(*command, status=0, **kwargs):
-    """The output of a command that ends with the status."""
+    """The output of a command; asserts that it ends with this status."""
     kwargs |= {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     done = subprocess.run(command, timeout=600, **kwargs)
     assert done.returncode == status, done.stdout
@@ -28,7 +28,7 @@ def finish(*command, status=0, **kwargs):
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
-    """The wheel, built from a copy: what earlier builds left in the clone is not in it."""
+    """The wheel, built from a copy, so that it holds no leftovers of earlier builds."""
     folder = tmp_path_factory.mktemp("wheel")
     for name in SOURCES:
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
@@ -41,7 +41,7 @@ def wheel(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def installed(wheel, tmp_path_factory):
-    """An environment in which the wheel is installed beside the packages that are here."""
+    """A virtual environment with the wheel and the packages of this environment."""
     folder = tmp_path_factory.mktemp("venv")
     finish(sys.executable, "-m", "venv", "--without-pip", folder)
     offline = ("--no-deps", "--no-index", "--quiet")
@@ -54,7 +54,7 @@ def installed(wheel, tmp_path_factory):
 
 @pytest.fixture
 def console(installed, tmp_path):
-    """Calls the installed console script in an empty directory; its output."""
+    """A function that calls the installed script in an empty directory and returns its output."""
     paths = {"PYTHONPATH": "", "PATH": f"{installed}/bin:{os.environ['PATH']}"}
 
     def call(*args, status=0):
@@ -76,7 +76,7 @@ def test_a_wheel_holds_every_module_and_config(wheel):
     assert {name for name in names if name.startswith("dtc/")} == expected
 
 
-def test_what_is_imported_is_what_was_installed(installed, tmp_path):
+def test_the_installed_package_is_imported(installed, tmp_path):
     code = "import dtc, dtc.configs; print(dtc.__file__, dtc.configs.__file__)"
     for path in finish(installed / "bin" / "python", "-c", code, cwd=tmp_path).split():
         assert Path(path).is_relative_to(installed)

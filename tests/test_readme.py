@@ -7,6 +7,6 @@ ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 
 
-def test_the_commands_name_files_that_are_there():
+def test_the_commands_name_existing_files():
     for name in set(re.findall(r"(?:launch|tools|configs)/\w+\.py", README)):
         assert (ROOT / name).is_file(), name

@@ -1,6 +1,6 @@
-"""What every algorithm must keep: the entry fee for whatever moves in.
+"""The red lines: laws that every algorithm must satisfy.
 
-A new algorithm joins `GUESTS` in tests/guests.py, and its purposes `DRAWS` below.
+Add a new algorithm to `GUESTS` in tests/guests.py and its purposes to `DRAWS` below.
 """
 
 import json
@@ -33,12 +33,12 @@ from tests.toys import TOYS
 
 pytestmark = pytest.mark.redlines
 
-HOME, AWAY = (4, 2), (1, 1)  # meshes: of what needs only one, and of who restores on another
-QUICK_MESHES = ((), HOME, (2, 5))  # among those of a test on each; (2, 5) has five members apart
+HOME, AWAY = (4, 2), (1, 1)  # meshes: for most tests, and for restoring on another mesh
+QUICK_MESHES = ((), HOME, (2, 5))  # (2, 5) has one member per device
 
 
 def one(guest, shape=()):
-    """The parameters of a test; programs of the curious agent take long to compile."""
+    """The parameters of a test, slow for the curious agent, whose programs compile slowly."""
     is_slow = guest in CURIOUS or shape not in QUICK_MESHES
     values = (guest, shape) if shape else (guest,)
     marks = [pytest.mark.slow] if is_slow else []
@@ -78,7 +78,7 @@ def first_gradients(guest, shape):
 
 
 def compiled(guest):
-    """The train call as it was compiled at home."""
+    """The compiled train call on the mesh HOME."""
     program = shared(guest, HOME)
     return program.train.lower(program.shapes(), red_lines.size_on(program, 1)).compile()
 
@@ -97,7 +97,7 @@ def test_one_compile_serves_calls_of_every_length(guest):
 
 
 @EACH
-def test_training_never_talks_to_the_host(guest):
+def test_training_makes_no_host_transfers(guest):
     assert red_lines.transfer_faults(compiled(guest)) == []
     program = shared(guest, HOME)
     carrier, size = fresh(program), red_lines.size_on(program, 2)
@@ -109,7 +109,7 @@ def test_training_never_talks_to_the_host(guest):
 
 
 @EACH
-def test_all_of_the_carrier_is_donated(guest):
+def test_the_whole_carrier_is_donated(guest):
     program = shared(guest, HOME)
     before = fresh(program)
     program.train(before, red_lines.size_on(program, 1))
@@ -118,7 +118,7 @@ def test_all_of_the_carrier_is_donated(guest):
 
 
 def run_everything(program):
-    """An initialisation, two iterations, and an evaluation by each policy and probe."""
+    """Runs the initialisation, two iterations, and an evaluation by each policy and probe."""
     carrier = fresh(program)
     carrier, _ = program.train(carrier, jnp.int32(2))
     root, learner = carrier.root, carrier.learner
@@ -158,12 +158,12 @@ def test_no_key_is_consumed_twice_in_a_trace(guest):
 
 
 def parameters(learner):
-    """What gradients move, on the host."""
+    """The parameters that gradients update, on the host."""
     return jax.device_get(getattr(learner, "params", learner))
 
 
 @EACH
-def test_every_parameter_has_had_a_gradient_and_moved_within_three_updates(guest):
+def test_every_parameter_has_a_gradient_and_changes_within_three_updates(guest):
     program, gradients = shared(guest, HOME), gradients_fn(guest, HOME)
     carrier, largest = fresh(program), []
     before = parameters(carrier.learner)
@@ -178,7 +178,11 @@ def test_every_parameter_has_had_a_gradient_and_moved_within_three_updates(guest
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
-    """guest -> (directory of its checkpoint after two updates at home, the carrier after four)."""
+    """A function of the guest, which trains for four updates on HOME and saves after two.
+
+    It returns the checkpoint's directory, the gradients of the third update, and the carrier and
+    report after the fourth.
+    """
 
     @cache
     def save(guest):
@@ -195,7 +199,7 @@ def saved(tmp_path_factory):
 
 
 def restored(program, directory):
-    """The carrier of a checkpoint on the program's mesh, as checkpoints hold it and in use."""
+    """A checkpoint's carrier on the program's mesh, in the form of checkpoints and of the mesh."""
     checkpointer = checkpoint.Checkpointer(directory, program.cfg)
     portable = checkpointer.restore_latest(program.checkpoint_shapes()).carrier
     checkpointer.close()
@@ -203,7 +207,7 @@ def restored(program, directory):
 
 
 @EACH
-def test_a_resumed_run_goes_on_bit_for_bit(guest, saved):
+def test_a_resumed_run_continues_bit_for_bit(guest, saved):
     directory, _, expected, report = saved(guest)
     program = shared(guest, HOME)
     _, carrier = restored(program, directory)
@@ -213,7 +217,7 @@ def test_a_resumed_run_goes_on_bit_for_bit(guest, saved):
 
 
 @EACH
-def test_a_run_goes_on_with_the_same_state_on_another_mesh(guest, saved):
+def test_a_run_continues_with_the_same_state_on_another_mesh(guest, saved):
     directory, gradients, *_ = saved(guest)
     program = shared(guest, AWAY)
     portable, carrier = restored(program, directory)
@@ -229,8 +233,8 @@ def test_the_collectives_of_an_update_are_those_of_the_golden_file(guest):
         red_lines.write_golden(guest, found)
     faults = red_lines.ledger_faults(found, red_lines.read_golden().get(guest, {}))
     assert faults == [], (
-        f"What crosses devices in a train call of {guest} has changed. If that is meant, and the "
-        f"bytes are what the change must send, run `{red_lines.TO_UPDATE}`."
+        f"The collectives of a train call of {guest} have changed. If that is intended and the "
+        f"bytes are those that the change must send, run `{red_lines.TO_UPDATE}`."
     )
 
 
@@ -253,7 +257,7 @@ def test_evaluation_is_the_same_on_every_mesh(guest, saved):
 @pytest.mark.parametrize(
     "guest", [pytest.param(t, marks=[pytest.mark.slow] * (t not in ("pg", "cloner"))) for t in TOYS]
 )
-def test_the_launcher_s_loop_trains_and_resumes_any_algorithm(guest, tmp_path):
+def test_the_host_loop_trains_and_resumes_any_algorithm(guest, tmp_path):
     here = Devices(jax.device_count(), True, "Simulated devices.")
 
     def launch(updates, resume):

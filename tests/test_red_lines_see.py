@@ -1,4 +1,4 @@
-"""Each red line reports the fault that it is there for, planted in a toy."""
+"""Each red line detects its fault, planted in a toy algorithm."""
 
 import dataclasses
 from types import SimpleNamespace
@@ -25,7 +25,7 @@ HOME = (4, 2)
 
 @pytest.fixture
 def plant(monkeypatch):
-    """Gives names of a module another meaning in tests/toys.py alone."""
+    """A function that replaces names of a module, for tests/toys.py only."""
 
     def into(module, **wrong):
         right = getattr(toys, module)
@@ -36,7 +36,7 @@ def plant(monkeypatch):
 
 
 def planted(guest, **wrong):
-    """A machine at home whose algorithm has other functions."""
+    """A machine on HOME whose algorithm has other functions."""
     machine = shared(guest, HOME).machine
     return dataclasses.replace(machine, algorithm=dataclasses.replace(machine.algorithm, **wrong))
 
@@ -48,12 +48,12 @@ def gradients(program):
 
 
 def by_device(num_local):
-    """Numbers that begin anew on every device."""
+    """Ids that start at 0 on every device."""
     return mesh.vary(jnp.arange(num_local, dtype=jnp.int32))
 
 
-def as_it_is(tree):
-    """Parameters whose gradients arrive summed over the devices."""
+def unchanged(tree):
+    """In place of `mesh.vary`: gradients arrive summed over the devices."""
     return tree
 
 
@@ -61,12 +61,12 @@ def as_it_is(tree):
     ("wrong", "text"),
     [
         ({"global_ids": by_device}, "'policy'"),
-        ({"vary": as_it_is}, "differs by 7.0e+00"),  # 8 devices
+        ({"vary": unchanged}, "differs by 7.0e+00"),  # 8 devices
         ({"pmean": mesh.psum}, "differs by 7.0e+00"),
     ],
     ids=["draws by device", "pmean of an unvaried gradient", "psum for a mean"],
 )
-def test_a_gradient_that_belongs_to_one_mesh_is_seen(plant, wrong, text):
+def test_a_gradient_that_depends_on_the_mesh_is_detected(plant, wrong, text):
     right = gradients(shared("cloner"))
     plant("mesh", **wrong)
     (fault,) = red_lines.gradient_faults(gradients(program_of("cloner", HOME)), right)
@@ -109,14 +109,14 @@ def test_a_member_s_gradient_that_is_summed_over_data_is_seen(plant):
     assert ["differs by 3.0e+00" in faults[0], "differs by 7.0e+00" in faults[1]] == [True, True]
 
 
-def test_a_compile_for_each_length_is_seen():
+def test_a_compilation_for_each_length_is_detected():
     program = shared("cloner", HOME)
     each = jax.jit(program.train, static_argnums=1, donate_argnums=0)
     faults = red_lines.compile_faults(each, fresh(program), (1, 3, 2))
-    assert faults == ["2 more compiles for 2 other lengths"]
+    assert faults == ["2 more compilations for 2 other lengths"]
 
 
-def test_a_word_to_the_host_is_seen():
+def test_a_host_callback_is_detected():
     machine = shared("cloner", HOME).machine
 
     def learn(draws, *args):
@@ -130,7 +130,7 @@ def test_a_word_to_the_host_is_seen():
     assert "callback" in fault
 
 
-def test_a_leaf_that_is_not_donated_is_seen():
+def test_a_leaf_that_is_not_donated_is_detected():
     program = shared("cloner", HOME)
 
     def train(learner, rest, number):
@@ -145,7 +145,7 @@ def test_a_leaf_that_is_not_donated_is_seen():
     assert red_lines.aliasing_faults(compiled, args[:2]) == ["[0]['policy']"]
 
 
-def test_a_draw_that_happens_twice_is_seen(plant):
+def test_a_repeated_draw_is_detected(plant):
     plant("Purpose", REPLAY_SAMPLE=Purpose.ACT_POLICY)
     with red_lines.recorded_draws() as drawn:
         program = program_of("overridden", env__num_envs=10, replay__batch=10)
@@ -154,14 +154,14 @@ def test_a_draw_that_happens_twice_is_seen(plant):
     expected = {Purpose.ENV_RESET, Purpose.ENV_STEP, Purpose.ACT_LATENT, Purpose.ACT_POLICY}
     expected |= {Purpose.BEHAVIOUR_INIT, Purpose.REPLAY_SAMPLE}
     faults = red_lines.draw_faults(drawn, expected)
-    assert faults[0] == "no draw of REPLAY_SAMPLE was seen"
+    assert faults[0] == "no draw of REPLAY_SAMPLE"
     assert faults[1] == "ACT_POLICY of id 0 at step 0 is drawn twice"
     assert red_lines.draw_faults(drawn, expected - {Purpose.ENV_STEP})[1] == (
-        "a draw of ENV_STEP is not expected"
+        "unexpected draw of ENV_STEP"
     )
 
 
-def test_two_updates_that_draw_alike_are_seen():
+def test_two_updates_with_equal_draws_are_detected():
     demonstrations(80)
     with red_lines.recorded_draws() as drawn:
         program = program_of("cloner", run__updates_per_collect=2)
@@ -178,7 +178,7 @@ def test_two_updates_that_draw_alike_are_seen():
     assert faults[0] == "REPLAY_SAMPLE of id 0 at step 0 is drawn twice"
 
 
-def test_a_parameter_that_is_cut_off_is_seen(plant):
+def test_a_parameter_without_a_gradient_is_detected(plant):
     def cut(logits, mask, share):
         return lax.stop_gradient(dist.masked_log_probs(logits, mask, share))
 
@@ -190,10 +190,10 @@ def test_a_parameter_that_is_cut_off_is_seen(plant):
     carrier, _ = program.train(carrier, size_on(program, 1))
     after = jax.device_get(carrier.learner)
     faults = red_lines.still_faults(grads, before, after)
-    assert faults == ["['policy'] has had no gradient", "['policy'] has not moved"]
+    assert faults == ["['policy'] had no gradient", "['policy'] did not change"]
 
 
-def test_a_state_that_a_checkpoint_forgets_is_seen():
+def test_a_state_that_is_lost_in_a_checkpoint_is_detected():
     program = program_of("members", HOME)
     saved = program.to_checkpoint(program.train(fresh(program), size_on(program, 1))[0])
     right = program.machine.algorithm.from_checkpoint
@@ -207,7 +207,7 @@ def test_a_state_that_a_checkpoint_forgets_is_seen():
     assert red_lines.state_faults(back, saved) == ["acting"]
 
 
-def test_what_crosses_devices_without_need_is_seen(plant):
+def test_an_unexpected_collective_is_detected(plant):
     def gathered(tree, *axes):
         return jax.tree.map(lambda x: mesh.gather_replicated(x[None]).mean(0), tree)
 

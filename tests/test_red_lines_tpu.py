@@ -1,7 +1,7 @@
-"""Every algorithm as a TPU compiles it: in place, nothing to the host, no sum in bfloat16.
+"""Every algorithm compiled for a TPU: updated in place, no host transfers, no sums in bfloat16.
 
 Run as a script, this file compiles all of them for a v4-8 with libtpu (no TPU needed) and prints
-what the compiler says as one line of JSON.
+the results as one line of JSON.
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ GUESTS = ("mix", *TOYS)
 
 
 def figures(guest):
-    """What the compiler says of a train step on four devices, the ensemble over two of them."""
+    """Results of compiling a train step for four devices, with the ensemble split over two."""
     cfg = dataclasses.replace(config_of(guest, (2, 2)), slice="v4-8")
     with registered():
         program = Program(cfg, fit.slice_mesh(cfg))
@@ -42,7 +42,7 @@ def figures(guest):
 @pytest.mark.slow
 @pytest.mark.tpu_aot
 @pytest.mark.redlines
-def test_a_v4_8_takes_every_algorithm_in_place():
+def test_every_algorithm_compiles_in_place_for_a_v4_8():
     if not fit.has_libtpu():
         pytest.skip("libtpu is not installed; use pip install -e '.[tpu]'.")
     env = os.environ | fit.WITHOUT_TPU | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}

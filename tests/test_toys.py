@@ -1,4 +1,4 @@
-"""What the machine gives the toys: rows with all that they ask for, and parts of a mesh."""
+"""The machine with the toy algorithms: contents of rows, and state split over a mesh."""
 
 import jax
 import jax.numpy as jnp
@@ -25,13 +25,13 @@ def collected(guest):
     return program, carrier, jax.device_get(collect(carrier))
 
 
-def test_rows_show_what_was_proposed_and_what_the_filter_executed():
+def test_rows_hold_the_proposed_and_the_executed_action():
     _, _, rows = collected("overridden")
     np.testing.assert_array_equal(rows.action, (rows.proposed + 1) % 3)
     assert len(np.unique(rows.proposed)) == 3
 
 
-def test_the_ring_keeps_both_actions():
+def test_the_ring_stores_both_actions():
     rows, latents = ring.history(fresh(shared("overridden")).replay)
     np.testing.assert_array_equal(rows.action, (rows.proposed + 1) % 3)
     assert latents is None and len(rows.action) == shared("overridden").machine.prefill
@@ -47,13 +47,13 @@ def test_an_algorithm_without_a_ring_finds_its_log_probabilities_in_the_rows():
     np.testing.assert_allclose(rows.extras["log_p"], chosen, rtol=1e-6)
 
 
-def test_actions_are_allowed_ones():
+def test_actions_satisfy_the_mask():
     for guest in ("pg", "members"):
         _, _, rows = collected(guest)
         assert np.take_along_axis(rows.action_mask, rows.action[..., None], -1).all()
 
 
-def test_a_cloner_becomes_the_walker_without_an_environment():
+def test_a_cloner_learns_the_demonstrations_without_an_environment():
     program = shared("cloner")
     carrier = fresh(program)
     assert carrier.acting is None and carrier.episodes is None
@@ -63,7 +63,7 @@ def test_a_cloner_becomes_the_walker_without_an_environment():
     np.testing.assert_array_equal(logits.argmax(-1), rows.action)
 
 
-def test_members_learn_to_foresee_observations():
+def test_members_learn_to_predict_observations():
     program = shared("members")
     carrier, losses = fresh(program), []
     for size in (10, 100, 10):
@@ -96,7 +96,7 @@ def test_an_acting_state_may_be_split_over_the_members_and_padded_with_ghosts():
         ),
     ],
 )
-def test_a_run_with_nothing_to_learn_from_is_refused_and_writes_nothing(guest, sentence, tmp_path):
+def test_a_run_without_data_is_refused_and_writes_nothing(guest, sentence, tmp_path):
     here = Devices(1, True, "")
     cfg = config_of(guest, (1, jax.device_count()), run__collect_steps=0)
     with registered(), pytest.raises(ConfigError) as error:
@@ -104,7 +104,7 @@ def test_a_run_with_nothing_to_learn_from_is_refused_and_writes_nothing(guest, s
     assert str(error.value) == sentence and not (tmp_path / "run").exists()
 
 
-def test_too_few_rows_are_refused_too(tmp_path):
+def test_too_few_rows_are_refused(tmp_path):
     cfg = config_of("cloner", (1, jax.device_count()))
     rows = [jax.tree.map(lambda x: x[:8], demonstrations(cfg.env.num_envs)[0])]
     with registered(), pytest.raises(ConfigError, match=r"is given 8 rows of each environment"):

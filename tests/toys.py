@@ -1,9 +1,9 @@
-"""Four toy algorithms, each a handful of pure functions: what the machine carries besides one.
+"""Four toy algorithms of a few pure functions each, for tests of the machine.
 
-pg          learns on policy under action masks, without a ring; rows keep its log-probabilities
+pg          learns on policy under action masks, without a ring; rows store its log-probabilities
 cloner      clones the actions in a prefilled ring; its training runs no environment
-overridden  clones what a filter executes, which is never what it proposes
-members     acts on latents of five members, split over `ensemble` with ghosts where it must be
+overridden  clones the actions that a filter executes, which differ from those it proposes
+members     acts on latents of five members, split over `ensemble` with ghosts where necessary
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ NUM_MEMBERS = 5
 
 
 def features(spec, obs, num_dims):
-    """[..., F] a one, then the encoded observation, under so many leading dims."""
+    """[..., F] a one, then the encoded observation; `num_dims` is the number of leading dims."""
     encode = spec.encode
     for _ in range(num_dims):
         encode = jax.vmap(encode)
@@ -34,7 +34,7 @@ def features(spec, obs, num_dims):
 
 
 def weights(root, purpose, index, spec, num_outputs=None):
-    """[F, outputs] small normal numbers; F of them where no number is given."""
+    """[F, num_outputs] small normal numbers; `num_outputs` defaults to F."""
     obs = {name: x.zeros() for name, x in spec.obs.items()}
     size = jax.eval_shape(lambda: features(spec, obs, 0)).size
     key = mesh_key(root, purpose, index, 0)
@@ -42,19 +42,19 @@ def weights(root, purpose, index, spec, num_outputs=None):
 
 
 def linear(root, spec):
-    """A policy that is linear in the features."""
+    """Parameters of a policy that is linear in the features."""
     return {"policy": weights(root, Purpose.BEHAVIOUR_INIT, 0, spec, spec.action.num_classes)}
 
 
 def arriving(collected):
-    """[R, N] rewards that the rows' actions led to, whether they did, and observations then."""
+    """[R, N] reward after each row's action, whether it is of the same episode, and observation."""
     rows, after = collected
     shown = [(x.reward, ~x.first, x.obs) for x in (rows, after)]
     return jax.tree.map(lambda x, end: jnp.concatenate([x[1:], end[None]]), *shown)
 
 
 def choose(log_p, keys, greedy):
-    """[N] int32 actions: the likeliest, or drawn."""
+    """[N] int32 actions: the most probable ones, or sampled ones."""
     if greedy:
         return jnp.argmax(log_p, -1).astype(jnp.int32)
     return dist.sample_categorical(jax.vmap(jax.random.uniform)(keys), log_p)
@@ -89,7 +89,7 @@ def algorithm(name, spec, act, loss, average=everywhere, **more):
 
 
 def pg(cfg, spec, precision):
-    """REINFORCE on what was just collected (Williams 1992), by ratios to the stored log p."""
+    """REINFORCE (Williams 1992) on the latest rows, with ratios to the stored log p."""
 
     def log_p(params, seen, num_dims):
         logits = features(spec, seen.obs, num_dims) @ params["policy"]
@@ -138,10 +138,10 @@ def overridden(cfg, spec, precision):
 
 
 def members(cfg, spec, precision):
-    """Five linear predictors of what is seen next; REINFORCE on the mean of their latents."""
+    """Five linear predictors of the next observation; REINFORCE on the mean of their latents."""
 
     def real(x_E):
-        """Zeros in place of the ghosts' numbers."""
+        """`x_E` with zeros for ghosts."""
         is_real = mesh.member_ids(x_E.shape[0]) < NUM_MEMBERS
         return jnp.where(is_real.reshape(-1, *[1] * (x_E.ndim - 1)), x_E, 0.0)
 

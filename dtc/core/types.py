@@ -67,7 +67,7 @@ class ArraySpec:
 
 
 class GridMap(NamedTuple):
-    """The grid cell of an observation; figures alone use it.
+    """The grid cell of an observation, used by figures only.
 
     ``cell_fn`` maps observations with any leading dims (NumPy or JAX) to integer rows and columns
     with those dims. Cells outside ``shape`` are not drawn.
@@ -142,7 +142,7 @@ class Environment(NamedTuple):
 
 
 class Row(NamedTuple):
-    """Row t: obs_t, what arrived with it, and the action taken *at* obs_t.
+    """Row t: obs_t, the reward and flags that arrived with it, and the action taken *at* obs_t.
 
     Leaves that a run does not need are None and take no memory.
     """
@@ -154,7 +154,7 @@ class Row(NamedTuple):
     first: Array  # bool
     action: Array  # int32 [] or float32 [A] in [-1, 1]: what was executed
     action_mask: Array | None = None  # bool [A]
-    cost: Array | None = None  # float32 [num_costs], arrived with obs; None where there are none
+    cost: Array | None = None  # float32 [num_costs], arrived with obs; None without costs
     proposed: Array | None = None  # the policy's action, if a constraint may replace it
     extras: PyTree | None = None  # further data of the algorithm, e.g. log-probabilities
 

@@ -152,7 +152,7 @@ class Checkpointer:
         raise ConfigError(f"{mine} is not what {self.directory} was written with. Use {theirs}.")
 
     def _move_aside(self, steps: list[int]) -> None:
-        """Moves step directories out of Orbax's sight, on process 0."""
+        """Moves step directories to ASIDE, where Orbax does not find them, on process 0."""
         if not steps:
             return
         if jax.process_index() == 0:

@@ -34,7 +34,7 @@ class CallInfo(NamedTuple):
 
 
 def init(seed: Array, machine: Machine) -> Carrier:
-    """A fresh carrier whose ring holds `prefill` rows of each environment."""
+    """An initial carrier whose ring holds `prefill` rows of each environment."""
     root, algorithm, layout = jax.random.key(seed), machine.algorithm, machine.layout
     num_local = machine.num_envs // mesh.num_devices()
     learner, players = algorithm.init(root), None

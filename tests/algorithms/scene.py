@@ -1,9 +1,9 @@
-"""A tiny curious agent amid its learning, and its parts compiled one by one.
+"""A tiny curious agent in the middle of training, and its parts compiled separately.
 
-Nothing is at its initial value: every parameter is noise, slow and averaged networks differ from
-those that learn, the range of returns, the drive and the moments are odd numbers. A part that reads
-the wrong one is seen. Numbers say where they come from: a row's reward is its environment plus
-hundredths of its time.
+Nothing has its initial value: parameters are noise, slow and averaged networks differ from the
+learning ones, and return ranges, curiosity and moments have distinct values. A part that reads the
+wrong value therefore changes the result. A row's reward identifies the row: it is the index of its
+environment plus its time / 100.
 """
 
 import inspect
@@ -58,17 +58,17 @@ SIZES = {
 
 
 class WalkState(NamedTuple):
-    """How far an episode is, and how long it will be."""
+    """Step and length of an episode."""
 
     step: jax.Array  # [] int32
     length: jax.Array  # [] int32, 2-4
 
 
 def walk(is_box: bool = False) -> Environment:
-    """An environment that tells what it was asked to do: reward 10 x action + step.
+    """An environment whose reward reveals the action: 10 x action + step.
 
-    Episodes of even length terminate, others are truncated. Actions are 0..2, of which the one that
-    is step % 3 is not allowed; or a box [2, 6].
+    Episodes of even length terminate, others are truncated. Actions are 0..2, of which step % 3 is
+    masked; or a box [2, 6].
     """
 
     def show(state, reward):
@@ -113,9 +113,9 @@ WALK = walk()
 
 
 def make_rows() -> Row:
-    """Walks of random actions in every environment, [NUM_ROWS, N, ...], oldest first.
+    """Rows of random walks in every environment, [NUM_ROWS, N, ...], oldest first.
 
-    The reward says where it comes from: environment + time / 100.
+    The reward identifies the row: environment + time / 100.
     """
     rng = np.random.default_rng(4)
     step = np.zeros((NUM_ROWS, N), np.uint8)
@@ -139,7 +139,7 @@ def make_rows() -> Row:
 
 
 def make_latents() -> Latent:
-    """What acting stored beside the rows: noise, with time and environment in front."""
+    """Latents stored with the rows: noise that begins with time and environment."""
     rng = np.random.default_rng(5)
     time, env = np.indices((NUM_ROWS, N))
     deter = rng.uniform(-1, 1, (NUM_ROWS, N, 8))
@@ -152,14 +152,14 @@ ROWS, LATENTS = make_rows(), make_latents()
 
 
 def time_of(slot):
-    """The number of the row that the full ring holds in a slot."""
+    """The time of the row that the full ring holds in a slot."""
     oldest = NUM_ROWS - M
     return oldest + (np.asarray(slot) - oldest) % M
 
 
 @cache
 def stored_ring(has_latents: bool = True) -> ring.Ring:
-    """A ring of M slots after all rows: it has wrapped, and its oldest rows are gone."""
+    """A ring of M slots after all rows; it has wrapped, and its oldest rows are overwritten."""
 
     def codec(tree):
         return Codec.of(jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[2:], x.dtype), tree))
@@ -175,13 +175,13 @@ def stored_ring(has_latents: bool = True) -> ring.Ring:
 
 
 def make_agent(**changes) -> Agent:
-    """A tiny agent in the walk; changes such as behaviour__mode='explore'."""
+    """A tiny agent on the walk, with changes such as behaviour__mode='explore'."""
     cfg = smoke_config(**(SIZES | changes))
     return agents.make(cfg, WALK.spec, Precision(), NOVELTIES["jsd"])
 
 
 def noise(tree, seed: int):
-    """Noise in the place of every float leaf; what heads predict stays moderate and varied."""
+    """Noise in place of every float leaf, such that heads predict moderate, varied values."""
     rng = np.random.default_rng(seed)
 
     def one(path, x):
@@ -205,7 +205,7 @@ def noise(tree, seed: int):
 
 
 def make_learner(agent: Agent) -> Learner:
-    """A learner amid its learning, each part with values of its own."""
+    """A learner in the middle of training, with different values in each part."""
     shapes = jax.eval_shape(partial(agents.init, agent=agent), jax.random.key(0))
     opt = jax.tree.map(jnp.square, noise(shapes.opt, 1))
     ranges = {
@@ -275,12 +275,12 @@ class Scene:
 
     @cached_property
     def batch(self):
-        """What the update samples."""
+        """The update's batch."""
         return self.compiled(batches.sample)(self.draws, self.learner, self.ring)
 
     @cached_property
     def uniform(self):
-        """The draws of the posterior."""
+        """The uniform numbers for the posterior's samples."""
         return self.compiled(batches.observe_noise)(self.draws, self.batch)
 
     @property
@@ -290,17 +290,17 @@ class Scene:
 
     @cached_property
     def trunk_loss(self):
-        """What is differentiated, and (what the trunk saw, loss terms)."""
+        """The differentiable outputs, and (the trunk's posterior states, loss terms)."""
         return self.trunk_loss_fn(self.params.trunk, self.batch, self.uniform)
 
     @property
     def seen(self):
-        """What the trunk saw."""
+        """The trunk's posterior states."""
         return self.trunk_loss[1][0]
 
     @property
     def terms(self):
-        """Its loss terms, [T, B]."""
+        """The trunk's loss terms, [T, B]."""
         return self.trunk_loss[1][1]
 
     @property
@@ -310,7 +310,7 @@ class Scene:
 
     @cached_property
     def members(self):
-        """What the members learn."""
+        """The members' (gradients, sums, scalars)."""
         return self.members_fn(self.params.members, self.seen, self.terms, self.batch)
 
     @property
@@ -320,17 +320,17 @@ class Scene:
 
     @cached_property
     def starts(self):
-        """Where dreams start."""
+        """The starts of dreams."""
         return self.starts_fn(self.draws, self.seen, self.batch)
 
     def dreamed(self, name, learner=None):
-        """What a policy dreams."""
+        """The dreams of a policy."""
         learner = self.learner if learner is None else learner
         dream = self.compiled(dreams.dream)
         return dream(self.draws, learner, learner.params, self.starts, self.policies[name])
 
     def lesson(self, name, learner=None, starts=None, dreamed=None):
-        """What a policy learns from its dreams, or from others."""
+        """The DreamLesson of a policy, from its own dreams or given ones."""
         learner = self.learner if learner is None else learner
         starts = self.starts if starts is None else starts
         dreamed = self.dreamed(name) if dreamed is None else dreamed
@@ -345,7 +345,7 @@ class Scene:
         return replay_value_gradients(*args, self.batch, policy=self.policies[name])
 
     def run_page(self, agent):
-        """Raw gradients of the update: its page, step by step on this scene's compiled parts."""
+        """`learn.gradients`, run with this scene's compiled parts."""
         parts = ("sample", "trunk_loss", "member_gradients", "choose_starts", "dream")
         with pytest.MonkeyPatch.context() as patch:
             for name in (*parts, "learn_in_dreams", "replay_value_gradients"):
@@ -360,5 +360,5 @@ class Scene:
 
 @cache
 def scene(**changes) -> Scene:
-    """The scene of these settings, shared by all tests."""
+    """The scene with these settings, shared by all tests."""
     return Scene(**changes)

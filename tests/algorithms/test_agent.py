@@ -15,12 +15,12 @@ def shapes_of(**changes):
     return jax.eval_shape(lambda: agent.init(jax.random.key(0), static))
 
 
-def test_vectors_have_moments_and_nothing_else_has():
+def test_only_vectors_have_moments():
     moments = shapes_of().normalizer
     assert jax.tree.map(lambda x: x.shape, moments) == {"vector": ((5,), (5,))}
 
 
-def test_dreamerv3_sees_vectors_as_they_are():
+def test_dreamerv3_does_not_standardise_vectors():
     moments = shapes_of(model__standardise=False).normalizer
     assert moments == {} and normalizer.standardise(moments, SEQUENCE.obs) == SEQUENCE.obs
 
@@ -36,6 +36,6 @@ def test_each_policy_has_slow_critics_an_average_ranges_and_an_entropy_weight(mo
         assert {f"critic_{kind}" for kind in learner.ranges[name]} <= set(slow)
 
 
-def test_members_are_as_many_as_the_settings_say():
+def test_the_number_of_members_is_that_of_the_settings():
     members = shapes_of(ensemble__members=3).params.members
     assert {x.shape[0] for x in jax.tree.leaves(members)} == {3}

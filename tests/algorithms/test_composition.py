@@ -1,8 +1,8 @@
-"""How the parts of the curious agent are joined: what each hands to the next, and what it does not.
+"""The composition of the curious agent: what its parts pass to each other.
 
-The parts themselves are tested in rooms of their own. Here a law is about two of them: which row an
-action belongs to, whose parameters a dream uses, where a gradient goes. tests/mutants.py plants the
-faults that these laws are there to see.
+Other files test the parts themselves. Here a test is about two of them: which row an action belongs
+to, which parameters a dream uses, where a gradient flows. tests/mutants.py plants the faults that
+these tests should detect.
 """
 
 from functools import cache, partial
@@ -76,7 +76,7 @@ def differ(ours, theirs):
 
 
 def explorer() -> Scene:
-    """The scene whose explorer acts while a task policy learns on the side."""
+    """The scene in mode explore: the explorer acts, and a task policy learns without acting."""
     return scene(behaviour__mode="explore")
 
 
@@ -84,7 +84,7 @@ def explorer() -> Scene:
 
 
 def wanderer(is_box: bool) -> Algorithm:
-    """Acts at random, is overruled each time, and stores the action it was shown and the call."""
+    """Proposes random actions, which a constraint replaces; stores the previous action and call."""
 
     def act(learner, state, seen, keys):
         uniform = jax.vmap(jax.random.uniform)(keys.policy)
@@ -103,7 +103,7 @@ def wanderer(is_box: bool) -> Algorithm:
 
 
 def wandering(is_box: bool = False) -> Machine:
-    """The machine in which it walks."""
+    """The machine with the wanderer on the walk."""
     return Machine(walk(is_box), N, 6, 6, 1, M, has_latents=True, algorithm=wanderer(is_box))
 
 
@@ -119,7 +119,7 @@ def walked(is_box: bool = False):
     return ring.history(jax.jit(run)())
 
 
-def test_a_row_holds_what_was_executed_there_and_the_next_row_what_that_brought():
+def test_a_row_holds_the_executed_action_and_the_next_row_its_reward():
     rows, _ = walked()
     np.testing.assert_array_equal(rows.action, (rows.proposed + 1) % A)
     brought = 10 * rows.action[:-1] + rows.obs["step"][:-1] + 1.0
@@ -129,7 +129,7 @@ def test_a_row_holds_what_was_executed_there_and_the_next_row_what_that_brought(
     assert rows.terminated.any() and rows.truncated.any()
 
 
-def test_what_acting_sees_next_is_the_action_that_was_executed():
+def test_the_next_call_of_acting_sees_the_executed_action():
     rows, latents = walked()
     np.testing.assert_array_equal(latents["before"][1:], rows.action[:-1])
     assert not latents["before"][0].any()
@@ -140,7 +140,7 @@ def test_a_latent_is_stored_beside_the_row_it_was_acted_on():
     np.testing.assert_array_equal(latents["call"], np.indices((12, N))[0])
 
 
-def test_the_environment_gets_the_action_stretched_over_its_box():
+def test_the_environment_gets_the_action_scaled_to_its_box():
     rows, _ = walked(is_box=True)
     asked = 2 + (rows.action[:-1, :, 0] + 1) / 2 * (6 - 2)
     brought = 10 * asked + rows.obs["step"][:-1] + 1
@@ -149,13 +149,13 @@ def test_the_environment_gets_the_action_stretched_over_its_box():
 
 
 def seen_at(obs, first, action) -> Seen:
-    """What acting is shown; rewards and ends it must not read."""
+    """An input of acting, with NaN for rewards, which acting must not read."""
     nothing = jnp.full(first.shape, jnp.nan)
     never = jnp.zeros(first.shape, bool)
     return Seen(TimeStep(obs, nothing, never, never, first), action)
 
 
-def test_acting_forgets_latent_and_action_where_an_episode_begins():
+def test_acting_resets_latent_and_action_where_an_episode_begins():
     s = scene()
     first = jnp.array([True, False, True, False])
     obs = {"step": jnp.arange(N, dtype=jnp.uint8), "length": jnp.full(N, 4, jnp.uint8)}
@@ -174,7 +174,7 @@ def test_acting_forgets_latent_and_action_where_an_episode_begins():
     np.testing.assert_array_equal(one.ids[first], other.ids[first])
 
 
-def test_acting_finds_the_posterior_that_learning_finds_with_the_same_draws():
+def test_acting_and_learning_find_the_same_posterior_with_the_same_draws():
     s = scene()
     index = s.batch.sampled
     time = time_of(index.slot)  # of the context rows
@@ -191,7 +191,7 @@ def test_acting_finds_the_posterior_that_learning_finds_with_the_same_draws():
 
 
 def forced(behaviour, name, action):
-    """The parameters of behaviour with a policy that always takes one action."""
+    """The behaviour's parameters with a policy that always takes one action."""
     last = behaviour[name]["actor"]["Dense_0"]
     last = {"kernel": 0 * last["kernel"], "bias": 50.0 * (jnp.arange(A) == action)}
     actor = behaviour[name]["actor"] | {"Dense_0": last}
@@ -199,7 +199,7 @@ def forced(behaviour, name, action):
 
 
 def acted_by(act_fn) -> Acted:
-    """What acting gives where each set of parameters prefers an action of its own.
+    """The output of acting when each set of parameters prefers another action.
 
     0: the latest explorer, 1: the latest task policy or the averaged explorer, 2: the averaged task
     policy.
@@ -219,7 +219,7 @@ def acted_by(act_fn) -> Acted:
 
 @cache
 def explorer_algorithm() -> Algorithm:
-    """The explorer as the machine sees it."""
+    """The explorer as an Algorithm."""
     cfg = smoke_config(**SIZES, behaviour__mode="explore")
     return algorithm.make(cfg, WALK.spec, Precision())
 
@@ -228,21 +228,21 @@ def test_an_explorer_collects_with_its_latest_parameters():
     assert acted_by(explorer_algorithm().act).action.tolist() == [0] * N
 
 
-def test_acting_stores_the_latent_it_goes_on_with():
+def test_acting_stores_its_new_latent():
     acted = acted_by(explorer_algorithm().act)
     assert_equal(acted.latent, acted.acting)
     assert differ(acted.acting.deter, LATENTS.deter[0])
 
 
 @pytest.mark.parametrize("kind", ["greedy", "sampled"])
-def test_what_is_evaluated_is_the_average_of_the_task_policy_whoever_collects(kind):
+def test_evaluation_uses_the_averaged_task_policy_whichever_policy_collects(kind):
     assert acted_by(explorer_algorithm().evaluated[kind]).action.tolist() == [2] * N
 
 
 # Replay
 
 
-def test_a_batch_is_the_rows_after_a_stored_latent_each_with_the_action_before_it():
+def test_a_batch_holds_the_rows_after_a_stored_latent_with_their_previous_actions():
     s = scene()
     batch, index = s.batch, s.batch.sampled
     time_TB = time_of(index.slot)[None] + np.arange(1, T + 1)[:, None]
@@ -275,7 +275,7 @@ def test_without_a_stored_latent_a_sequence_begins_like_an_episode():
 # Trunk
 
 
-def test_nothing_from_before_an_episode_reaches_it():
+def test_an_episode_does_not_depend_on_the_one_before_it():
     s, begin = scene(), 2
     before = jnp.arange(T)[:, None, None] < begin
 
@@ -296,7 +296,7 @@ def test_nothing_from_before_an_episode_reaches_it():
 @pytest.mark.parametrize(
     ("field", "term"), [("reward", "reward"), ("terminated", "cont"), ("action_mask", "mask")]
 )
-def test_heads_learn_what_arrived_with_their_row(field, term):
+def test_heads_learn_the_targets_of_their_own_row(field, term):
     s, t, b = scene(), 2, 1
     x = getattr(s.batch.rows, field)
     changed = x.at[t, b].set(~x[t, b] if x.dtype == bool else x[t, b] + 7)
@@ -307,21 +307,21 @@ def test_heads_learn_what_arrived_with_their_row(field, term):
         assert where == ([[t, b]] if name == term else []), name
 
 
-def test_a_time_limit_is_no_end_of_the_world():
+def test_truncation_does_not_train_the_continue_head():
     s = scene()
     batch = s.batch._replace(rows=s.batch.rows._replace(truncated=~s.batch.rows.truncated))
     assert_equal(s.trunk_loss_fn(s.params.trunk, batch, s.uniform)[1][1], s.terms)
 
 
 def replay_value(s: Scene, start_return=None):
-    """The replay-value loss and its gradients, with returns dreamed from the starts."""
+    """The replay-value loss and its gradients; `start_return` defaults to the dreamed returns."""
     if start_return is None:
         start_return = s.lesson("task").start_return["extrinsic"]
     return s.replay_value("task", start_return)
 
 
 def trunk_gradient(s: Scene, deter=None, stoch=None):
-    """The gradient of the trunk's loss and of what else is asked of its states."""
+    """The gradient of the trunk's loss, plus the given cotangents of its states."""
 
     def out(trunk):
         return s.trunk_loss_fn(trunk, s.batch, s.uniform)[0]
@@ -332,7 +332,7 @@ def trunk_gradient(s: Scene, deter=None, stoch=None):
     return pull_back(TrunkOut(jnp.ones(()), deter, stoch))[0]
 
 
-def test_the_trunk_learns_from_its_losses_and_from_the_value_of_its_states():
+def test_the_trunk_learns_from_its_losses_and_from_the_replay_value_loss():
     s = scene()
     value = replay_value(s)[1]
     expected = trunk_gradient(s, value.deter, value.stoch)
@@ -341,7 +341,7 @@ def test_the_trunk_learns_from_its_losses_and_from_the_value_of_its_states():
         assert differ(trunk_gradient(s, **one), expected)
 
 
-def test_the_acting_critic_learns_from_dreams_and_from_what_is_replayed():
+def test_the_acting_critic_learns_from_dreams_and_from_replayed_returns():
     s = scene()
     from_replay = replay_value(s)[1].critic
     expected = jax.tree.map(jnp.add, s.lesson("task").gradients, from_replay)
@@ -350,7 +350,7 @@ def test_the_acting_critic_learns_from_dreams_and_from_what_is_replayed():
     assert not any(x.any() for x in jax.tree.leaves(from_replay["actor"]))
 
 
-def test_replayed_returns_teach_only_the_critic_of_the_policy_that_earned_them():
+def test_replayed_returns_train_only_the_critic_of_the_policy_that_earned_them():
     names = {}
     for s in (scene(), explorer()):
         shapes = jax.eval_shape(partial(learn.gradients, agent=s.agent), s.draws, s.learner, s.ring)
@@ -370,7 +370,7 @@ def replay_targets(s: Scene, boot_TB):
     return jnp.asarray(target, jnp.float32)
 
 
-def test_a_replayed_return_bootstraps_from_what_was_dreamed_there_and_from_the_critic_elsewhere():
+def test_replayed_returns_bootstrap_from_dreamed_returns_and_elsewhere_from_the_critic():
     s, start_return = scene(), np.linspace(-3, 4, STARTS, dtype=np.float32)
     policy, behaviour = s.agent.task, s.params.behaviour["task"]
     state = Latent(s.seen.deter, s.seen.ids)
@@ -400,7 +400,7 @@ def test_a_replayed_return_bootstraps_from_what_was_dreamed_there_and_from_the_c
 
 
 def member_losses(s: Scene):
-    """[E, T - 1, B] KL of the posterior at t + 1 from what each member expects of (s_t, a_t)."""
+    """[E, T - 1, B] KL of the posterior at t + 1 to each member's prediction from (s_t, a_t)."""
     before = jax.tree.map(lambda x: x[:-1].reshape(-1, *x.shape[2:]), s.seen)
     action = s.batch.action[:-1].reshape(-1, A)
     data = Transitions(Latent(before.deter, before.ids), action)
@@ -410,7 +410,7 @@ def member_losses(s: Scene):
     return (np.exp(log_q) * (log_q - log_p)).sum((-2, -1)).reshape(MEMBERS, T - 1, B)
 
 
-def test_members_learn_the_next_posterior_wherever_no_episode_began():
+def test_members_learn_the_next_posterior_within_episodes():
     s = scene()
     counts_TB = ~np.asarray(s.batch.rows.first[1:])
     expected = (member_losses(s) * counts_TB).sum((1, 2))
@@ -419,7 +419,7 @@ def test_members_learn_the_next_posterior_wherever_no_episode_began():
     assert 0 < counts_TB.sum() < counts_TB.size
 
 
-def test_a_pair_across_the_end_of_an_episode_teaches_nothing():
+def test_a_pair_across_the_end_of_an_episode_trains_no_member():
     s = scene()
     t, b = np.argwhere(np.asarray(s.batch.rows.first[1:]))[0]  # row t + 1 begins an episode
 
@@ -446,7 +446,7 @@ def test_members_send_no_gradient_to_the_trunk():
     assert not any(x.any() for x in grads)
 
 
-def test_a_ghost_neither_learns_nor_has_a_say_in_novelty():
+def test_a_ghost_has_no_gradient_and_no_effect_on_novelty():
     s = scene()
     with_ghost = jax.tree.map(lambda x: jnp.concatenate([x, x[:1] + 1]), s.params.members)
     grads, sums, _ = s.members_fn(with_ghost, s.seen, s.terms, s.batch)
@@ -456,7 +456,7 @@ def test_a_ghost_neither_learns_nor_has_a_say_in_novelty():
     assert_close(jax.tree.map(lambda x: x[:MEMBERS], grads), s.members[0])
 
 
-def test_novelty_that_counts_is_of_the_frontier_half_within_episodes():
+def test_the_novelty_metric_is_of_the_frontier_half_within_episodes():
     s = scene()
     _, sums, scalars = s.members
     novelty_BT = np.asarray(sums.novelty).reshape(T - 1, B).T
@@ -471,7 +471,7 @@ def test_novelty_that_counts_is_of_the_frontier_half_within_episodes():
 # Dreams
 
 
-def test_dreams_start_at_sampled_posteriors_under_global_numbers_and_not_alive_where_all_ended():
+def test_dreams_start_at_sampled_posteriors_with_global_ids_and_are_not_alive_if_terminal():
     s = scene()
     ended = jnp.asarray(np.indices((T, B)).sum(0) % 2 == 0)
     batch = s.batch._replace(
@@ -498,7 +498,7 @@ def test_starts_send_no_gradient_to_the_trunk():
     assert not jax.grad(total)(s.seen.deter).any()
 
 
-def test_no_two_dreams_share_their_draws_be_they_of_one_policy_or_of_two(monkeypatch):
+def test_no_two_dreams_share_random_keys_within_or_between_policies(monkeypatch):
     s, taken = explorer(), []
     monkeypatch.setattr(imagination, "imagine", lambda keys, *args: taken.append(keys))
     for policy in s.agent.policies:
@@ -520,7 +520,7 @@ def test_each_policy_dreams_with_its_own_actor_and_critics():
         assert_close(jax.jit(fns.value)(state), values)
 
 
-def test_a_dreamed_step_is_credited_with_where_its_action_leads_and_with_how_new_it_was():
+def test_a_dreamed_step_is_credited_with_the_next_state_s_reward_and_its_own_novelty():
     s = scene()
     dreamed, policy = s.dreamed("task"), s.agent.task
     assert_equal(jax.tree.map(lambda x: x[0], dreamed.latent), s.starts.latent)
@@ -551,7 +551,7 @@ def test_a_dreamed_step_is_credited_with_where_its_action_leads_and_with_how_new
     assert 0 < (dreamed.cont == 0).mean() < 1
 
 
-def test_a_dream_takes_only_actions_that_its_model_allows_there():
+def test_a_dream_takes_only_actions_that_its_predicted_mask_allows():
     s = scene()
     dreamed = s.dreamed("task")
     allowed = jax.jit(partial(dreams.heads_fn, s.agent))(s.params.trunk, dreamed.latent)[2]
@@ -563,18 +563,18 @@ def test_a_dream_takes_only_actions_that_its_model_allows_there():
 
 
 def with_bucket(s: Scene, bucket: int):
-    """The learner at another horizon."""
+    """The learner with another horizon bucket."""
     return s.learner._replace(curiosity=s.learner.curiosity._replace(bucket=jnp.int32(bucket)))
 
 
-def test_a_dream_is_as_long_as_the_drive_says_and_its_beginning_does_not_depend_on_that():
+def test_a_dream_has_the_length_of_its_bucket_and_begins_like_a_longer_one():
     s, short = scene(), HORIZONS[0]
     dreamed = s.dreamed("task", with_bucket(s, 0))
     assert_equal(*[jax.tree.map(lambda x: x[:short], d) for d in (dreamed, s.dreamed("task"))])
     assert not any(x[short:].any() for x in jax.tree.leaves(dreamed))
 
 
-def test_nothing_beyond_the_horizon_teaches():
+def test_steps_beyond_the_horizon_have_no_effect():
     s, short = scene(), HORIZONS[0]
 
     def lesson(fill):
@@ -588,7 +588,7 @@ def test_nothing_beyond_the_horizon_teaches():
     assert_equal(lesson(0.0), lesson(jnp.nan))
 
 
-# What behaviour learns
+# Behaviour
 
 
 def rewarded(s: Scene, name: str, **changes):
@@ -639,7 +639,7 @@ def lesson_equations(s: Scene, name: str):
 
 
 @pytest.mark.parametrize(("mode", "name"), [("mix", "task"), ("explore", "explore")])
-def test_a_policy_learns_from_its_dreams_what_the_equations_say(mode, name):
+def test_the_gradients_from_dreams_equal_the_equations(mode, name):
     s = scene() if mode == "mix" else explorer()
     arrays = lesson_equations(s, name)
     returns, advantage, weight = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), arrays)
@@ -662,7 +662,7 @@ def test_a_policy_learns_from_its_dreams_what_the_equations_say(mode, name):
     assert_close(lesson.gradients, gradient(s.params.behaviour[name]))
 
 
-def test_a_dream_from_a_state_where_all_has_ended_teaches_nothing():
+def test_a_dream_from_a_terminal_state_has_no_effect():
     s, over = scene(), 3
     starts = s.starts._replace(alive=s.starts.alive.at[over].set(0.0))
     dreamed = s.dreamed("task")
@@ -673,7 +673,7 @@ def test_a_dream_from_a_state_where_all_has_ended_teaches_nothing():
     assert differ(s.lesson("task").gradients, s.lesson("task", dreamed=other).gradients)
 
 
-def test_each_kind_of_reward_is_discounted_at_a_rate_of_its_own():
+def test_each_kind_of_reward_has_its_own_discount():
     s, cfg = scene(), scene().agent.behaviour
     cont = jnp.ones((H, STARTS))
     value = s.dreamed("task").value
@@ -688,7 +688,7 @@ def test_each_kind_of_reward_is_discounted_at_a_rate_of_its_own():
         np.testing.assert_allclose(other[kind] - one[kind], expected, rtol=1e-4)
 
 
-def test_an_end_is_worth_nothing_to_the_task_and_a_familiar_place_to_curiosity():
+def test_a_terminal_state_has_extrinsic_value_0_and_the_intrinsic_value_of_a_familiar_state():
     s = scene()
     dreamed = rewarded(s, "task", cont=jnp.zeros((H, STARTS)))
     found = s.lesson("task", dreamed=dreamed).start_return
@@ -697,18 +697,18 @@ def test_an_end_is_worth_nothing_to_the_task_and_a_familiar_place_to_curiosity()
     np.testing.assert_allclose(found["intrinsic"], dreamed.novelty[0] + discount * low, rtol=1e-5)
 
 
-def test_an_action_of_more_reward_than_others_becomes_likelier():
+def test_an_action_with_more_reward_than_others_becomes_more_probable():
     s, chosen = scene(), 1
     dreamed = s.dreamed("task")
     free = jnp.ones_like(dreamed.mask)
     still = {"cont": jnp.zeros((H, STARTS)), "novelty": jnp.zeros((H, STARTS)), "mask": free}
-    pays = 1e3 * (dreamed.action == chosen)  # far more than critics promise
+    pays = 1e3 * (dreamed.action == chosen)  # far above the critics' values
     found = s.lesson("task", dreamed=rewarded(s, "task", reward=pays, **still))
     step = -found.gradients["actor"]["Dense_0"]["bias"]
     assert step[chosen] > 0 and all(step[a] < 0 for a in range(A) if a != chosen)
 
 
-def test_what_all_actions_earn_beyond_the_critic_teaches_the_actor_nothing():
+def test_a_return_above_the_critic_that_all_actions_share_does_not_train_the_actor():
     s, name = explorer(), "explore"  # one kind of reward: no other advantage beside it
     over = jnp.zeros((H, STARTS))  # all ends at once, so a return is one reward
     one, other = (
@@ -720,7 +720,7 @@ def test_what_all_actions_earn_beyond_the_critic_teaches_the_actor_nothing():
     assert_close(other.gradients["actor"], one.gradients["actor"], rtol=1e-3, atol=1e-6)
 
 
-def test_an_action_that_is_not_allowed_is_not_learned_about():
+def test_a_masked_action_has_no_gradient():
     s, never = scene(), 2
     mask = jnp.broadcast_to(jnp.arange(A) != never, (H, STARTS, A))
     dreamed = s.dreamed("task")
@@ -730,12 +730,12 @@ def test_an_action_that_is_not_allowed_is_not_learned_about():
 
 
 def curiosity(s: Scene, **changes):
-    """The learner with another state of the drive."""
+    """The learner with other values of its CuriosityState."""
     changes = {name: jnp.float32(x) for name, x in changes.items()}
     return s.learner._replace(curiosity=s.learner.curiosity._replace(**changes))
 
 
-def test_boredom_takes_from_the_intrinsic_advantage_alone():
+def test_boredom_scales_only_the_intrinsic_advantage():
     s = scene()
 
     def advantages(boredom):
@@ -748,12 +748,12 @@ def test_boredom_takes_from_the_intrinsic_advantage_alone():
 
 
 @pytest.mark.parametrize(("mode", "name"), [("mix", "task"), ("explore", "explore")])
-def test_a_reward_free_policy_alone_reads_novelty_in_units_of_its_mean(mode, name):
+def test_only_a_reward_free_policy_uses_novelty_relative_to_its_mean(mode, name):
     s = scene() if mode == "mix" else explorer()
     novelty = s.dreamed(name).novelty
 
     def worth(fast):
-        """What the novelty of the whole dream adds to the return."""
+        """The part of the return that comes from novelty."""
         with_it, without = (
             s.lesson(name, learner=curiosity(s, fast=fast), dreamed=rewarded(s, name, novelty=x))
             for x in (novelty, 0 * novelty)
@@ -763,7 +763,7 @@ def test_a_reward_free_policy_alone_reads_novelty_in_units_of_its_mean(mode, nam
     np.testing.assert_allclose(worth(0.2), worth(0.1) * (1 if mode == "mix" else 0.5), rtol=1e-4)
 
 
-def test_the_weight_of_entropy_is_the_policy_s_own():
+def test_each_policy_has_its_own_entropy_weight():
     s = explorer()
 
     def lesson(name, weight):
@@ -773,7 +773,7 @@ def test_the_weight_of_entropy_is_the_policy_s_own():
     assert_equal(lesson("task", 0.1), lesson("task", 0.9))
     none, some, more = (lesson("explore", w).scalars["explore/loss/actor"] for w in (0.0, 0.5, 1.0))
     np.testing.assert_allclose(more - none, 2 * (some - none), rtol=1e-4)
-    assert more < none  # entropy is sought, not shunned
+    assert more < none  # entropy lowers the loss
 
 
 def moved(ours, theirs):
@@ -790,7 +790,7 @@ def test_each_critic_learns_the_returns_of_its_own_kind(kind):
 
 
 @pytest.mark.parametrize("kind", ["extrinsic", "intrinsic"])
-def test_each_critic_is_held_by_the_slow_one_of_its_own_kind(kind):
+def test_each_critic_is_regularised_by_the_slow_critic_of_its_own_kind(kind):
     s, name = scene(), f"critic_{kind}"
     task = s.learner.slow["task"]
     slow = {"task": task | {name: jax.tree.map(lambda x: 1.1 * x, task[name])}}
@@ -799,7 +799,7 @@ def test_each_critic_is_held_by_the_slow_one_of_its_own_kind(kind):
     assert found - {"salience"} == {name}
 
 
-def test_a_slow_critic_that_agrees_with_the_return_adds_its_weight_and_takes_no_gradient():
+def test_a_slow_critic_equal_to_the_return_doubles_the_loss_and_has_no_gradient():
     bins = 21
     logits, slow = (jnp.asarray(noise({"x": jnp.zeros((2, 3, bins))}, i)["x"]) for i in (0, 1))
     slow = slow - 1.6 * jnp.log1p(jnp.abs(dist.twohot_bins(bins))).reshape(1, 1, -1)
@@ -814,8 +814,8 @@ def test_a_slow_critic_that_agrees_with_the_return_adds_its_weight_and_takes_no_
 
 
 def given_gradients(s: Scene):
-    """Gradients and what an update leaves besides, each with numbers of its own."""
-    one = scene()  # both agents see the same batch alike
+    """Gradients and UpdateInfo with distinct numbers."""
+    one = scene()  # both agents have equal batches and posteriors
     scalars = {
         "curiosity/novelty": Mean(jnp.float32(3.0), jnp.float32(10.0)),
         "curiosity/novelty_replay": Mean(jnp.float32(7.0), jnp.float32(10.0)),
@@ -830,7 +830,7 @@ def given_gradients(s: Scene):
 
 @cache
 def update_fn():
-    """(learner, ring, gradients, info) -> what `learn` makes of them: no gradient is computed."""
+    """(learner, ring, gradients, info) -> result of `learn` with these gradients."""
     s = explorer()
 
     def update(learner, stored, grads, info):
@@ -848,7 +848,7 @@ def updated():
     return update_fn()(s.learner, s.ring, *given_gradients(s))
 
 
-def test_the_drive_follows_the_novelty_of_the_frontier():
+def test_competence_follows_the_novelty_of_the_frontier_half():
     cfg, old = explorer().agent.curiosity, explorer().learner.curiosity
     new = updated().learner.curiosity
     steps = {"fast": cfg.fast_rate, "slow": cfg.slow_rate}
@@ -857,7 +857,7 @@ def test_the_drive_follows_the_novelty_of_the_frontier():
         np.testing.assert_allclose(getattr(new, name), expected, rtol=1e-6)
 
 
-def test_a_bored_agent_dreams_less_far():
+def test_a_bored_agent_has_shorter_dreams():
     s = explorer()
     lengths = []
     for boredom in (0.0, 1.0):
@@ -867,7 +867,7 @@ def test_a_bored_agent_dreams_less_far():
     assert lengths == [HORIZONS[-1], HORIZONS[0]]
 
 
-def test_slow_critics_and_the_average_follow_the_parameters_that_the_update_has_made():
+def test_slow_critics_and_the_average_follow_the_updated_parameters():
     s, after = explorer(), updated().learner
     cfg, made = s.agent.behaviour, after.params.behaviour
     assert differ(made, s.params.behaviour)
@@ -886,7 +886,7 @@ def test_slow_critics_and_the_average_follow_the_parameters_that_the_update_has_
     assert_close(after.average, average)
 
 
-def test_the_weight_of_entropy_follows_the_advantage_of_its_own_reward_free_policy():
+def test_the_entropy_weight_follows_the_advantage_of_its_own_reward_free_policy():
     s, after = explorer(), updated().learner.entropy
     cfg, old = s.agent.behaviour, s.learner.entropy
     wanted = cfg.explore_entropy * 0.4
@@ -904,7 +904,7 @@ def test_moments_and_ranges_are_kept_for_the_next_update():
     assert_equal(after.ranges, info.ranges)
 
 
-def test_moments_follow_what_the_environment_shows_and_not_what_networks_see():
+def test_moments_are_of_raw_and_not_of_standardised_observations():
     s = scene()
     old, raw = s.learner.normalizer["vector"], s.batch.encoded["vector"]
     new = normalizer.follow(s.learner.normalizer, s.gradients.deviations, jnp.int32(0))["vector"]
@@ -913,7 +913,7 @@ def test_moments_follow_what_the_environment_shows_and_not_what_networks_see():
     assert differ(old.mean, new.mean)
 
 
-def test_posteriors_replace_the_latents_of_their_rows_and_the_context_rows_stay():
+def test_posteriors_replace_the_latents_of_their_rows_but_not_of_context_rows():
     s, oldest = scene(), NUM_ROWS - M
     expected = jax.tree.map(lambda x: x[oldest:].copy(), LATENTS)
     index = s.batch.sampled
@@ -925,7 +925,7 @@ def test_posteriors_replace_the_latents_of_their_rows_and_the_context_rows_stay(
     assert_equal(latents, expected)
 
 
-def test_each_member_is_clipped_by_a_gradient_of_its_own():
+def test_each_member_is_clipped_by_its_own_gradient():
     s = explorer()
     grads, info = given_gradients(s)
     huge = jax.tree.map(lambda x: x.at[1].multiply(1e4), grads.members)
@@ -937,8 +937,8 @@ def test_each_member_is_clipped_by_a_gradient_of_its_own():
     assert_equal(ours, theirs)
 
 
-def test_gradients_are_means_over_the_mesh_and_those_of_members_over_what_counts():
-    """On data x ensemble = 2 x 2; weights differ from device to device."""
+def test_gradients_are_means_over_the_mesh_and_those_of_members_are_weighted():
+    """On data x ensemble = 2 x 2, with weights that differ between devices."""
     shape = (2, 2)
     on = mesh.make_mesh(*shape, jax.devices()[:4])
     rng = np.random.default_rng(0)
@@ -982,7 +982,7 @@ def evaluated_walk() -> Trace:
     return jax.device_get(jax.jit(run)())
 
 
-def test_an_evaluated_episode_is_paid_until_it_ends_and_nothing_follows_it():
+def test_an_evaluated_episode_has_rewards_until_its_end_and_none_after_it():
     trace = evaluated_walk()
     length_N = trace.rows.obs["length"][0]
     np.testing.assert_array_equal(trace.outcome.alive.sum(0), length_N)
@@ -994,7 +994,7 @@ def test_an_evaluated_episode_is_paid_until_it_ends_and_nothing_follows_it():
 
 
 @pytest.mark.parametrize("mode", ["mix", "explore"])
-def test_the_bias_of_a_value_is_what_the_averaged_task_critic_promises_beyond_the_return(mode):
+def test_the_value_bias_is_the_averaged_task_critic_s_value_minus_the_return(mode):
     s = scene() if mode == "mix" else explorer()
     length_N, rng = np.array([2, 3, 4, 4]), np.random.default_rng(1)
     time_TN, env_TN = np.indices((5, N))

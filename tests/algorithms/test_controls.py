@@ -78,7 +78,7 @@ def test_seed_novelty_ignores_the_order_of_members():
 
 
 @pytest.mark.parametrize("error", [0.0, 0.3, 11.1, 200.0])
-def test_members_that_learned_an_error_s_code_expect_that_error(error):
+def test_members_that_learned_an_encoded_error_predict_it(error):
     log_p = np.asarray(controls.error_code(jnp.float32(error), S, C))
     np.testing.assert_allclose(np.exp(log_p).sum(-1), 1.0, atol=1e-4)
     expected = error / (S * np.log(C))
@@ -86,7 +86,7 @@ def test_members_that_learned_an_error_s_code_expect_that_error(error):
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_members_that_expect_different_errors_expect_what_lies_between():
+def test_the_members_joint_prediction_lies_between_their_errors():
     low, high = (np.exp(controls.error_code(jnp.float32(x), S, C)) for x in (2.0, 20.0))
     least, most = (controls.expected_error(2 * p, 2) for p in (low, high))
     assert least < controls.expected_error(low + high, 2) < most
@@ -104,7 +104,7 @@ def test_members_learn_the_kl_and_the_reconstruction_error():
     np.testing.assert_array_equal(found, controls.error_code(jnp.array([1.5, 6.0]), S, C))
 
 
-def test_the_bonus_for_error_is_the_error_that_the_members_expect():
+def test_the_control_error_pays_the_error_that_the_members_predict():
     log_p = np.log(random_probs(K, N, S)).astype(np.float32)
     expected = controls.expected_error(np.exp(log_p).sum(0), K)
     np.testing.assert_allclose(value("error", log_p), expected, rtol=1e-5)
@@ -135,7 +135,7 @@ def test_the_random_network_is_the_same_in_every_program(batch):
     np.testing.assert_allclose(np.exp(one).sum(-1), 1, rtol=1e-5)
 
 
-def test_the_random_network_s_bonus_is_what_the_members_have_yet_to_learn_of_it(params, batch):
+def test_the_control_rnd_pays_the_members_error_in_predicting_the_random_network(params, batch):
     rnd = NOVELTIES["rnd"]
     log_q = np.asarray(controls.random_network(MEMBER, batch.transitions))
     predict = jax.jit(lambda p: ensemble.predict(MEMBER, p, batch.transitions))

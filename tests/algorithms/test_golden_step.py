@@ -1,7 +1,6 @@
-"""One golden run of the curious agent in each mode: what it computes, to eight digits.
+"""Golden runs of the curious agent in each mode, compared to eight digits.
 
-The numbers mean nothing by themselves. That they change does: what an agent computes has changed.
-Where that was meant, one command writes the new ones:
+If the numbers change, the agent computes something else. If that is intended, write the new ones:
 
     UPDATE_GOLDEN=1 python -m pytest tests/algorithms/test_golden_step.py
 """
@@ -23,7 +22,7 @@ from tests.programs import program_on
 GOLDEN = Path(__file__).parents[1] / "golden" / "step.json"
 COMMAND = "UPDATE_GOLDEN=1 python -m pytest tests/algorithms/test_golden_step.py"
 
-# Rounding in float64, whichever CPU and compiler. Zeros may differ in their last place.
+# Rounding in float64 on any CPU and compiler. Values near 0 may differ in their last place.
 RTOL, ATOL = 1e-8, 1e-12
 
 MODES = {"mix": "feeder_ego", "explore": "chain", "task": "deepsea/4"}  # mode -> environment
@@ -35,7 +34,7 @@ SETTINGS = SIZES | {
     "run__collect_steps": 2,
     "precision__compute": "float64",
     "precision__param": "float64",
-    # Everything is boring from the third update on, and the horizon falls before the last.
+    # Boredom rises from the third update on, and the horizon falls before the last one.
     "curiosity__threshold": 10.0,
     "curiosity__warmup": 2,
     "curiosity__boredom_up": 0.4,
@@ -54,12 +53,12 @@ def norms(tree) -> dict[str, float]:
 
 
 def is_said(name: str, metrics) -> bool:
-    """Whether a metric is more than rounding: the share of an advantage of 0 is not."""
+    """Whether a metric is more than rounding; the share of an advantage of 0 is not."""
     return not name.endswith("_share") or float(metrics[name.removesuffix("_share")]) > ATOL
 
 
 def golden_run(mode: str) -> dict[str, dict[str, float]]:
-    """Metrics of each update, and the norm of all that is learned after the last, by name."""
+    """Metrics of each update and norms of the learner's leaves after the last, by name."""
     machine = program_on((1, 1), env__name=MODES[mode], behaviour__mode=mode, **SETTINGS).machine
 
     def init():
@@ -85,7 +84,7 @@ def golden_run(mode: str) -> dict[str, dict[str, float]]:
 
 
 def changes(ours: dict, theirs: dict) -> list[str]:
-    """What differs, in the order of the run; numbers that are missing on one side first."""
+    """Differences in the order of the run, beginning with numbers that only one side has."""
     flat, golden = ({(part, name): x for part, y in run.items() for name, x in y.items()}
                     for run in (ours, theirs))  # fmt: skip
     lines = [f"{part}: {name} is new" for part, name in flat if (part, name) not in golden]
@@ -108,7 +107,7 @@ def in_float64():
 @pytest.mark.parametrize(
     "mode", ["mix", *(pytest.param(m, marks=pytest.mark.slow) for m in MODES if m != "mix")]
 )
-def test_an_update_computes_what_it_always_has(mode, in_float64):
+def test_an_update_computes_the_golden_numbers(mode, in_float64):
     found = golden_run(mode)
     stored = json.loads(GOLDEN.read_text()) if GOLDEN.exists() else {}
     if os.environ.get("UPDATE_GOLDEN") == "1":
@@ -117,10 +116,10 @@ def test_an_update_computes_what_it_always_has(mode, in_float64):
     lines = changes(found, stored[mode])
     shown = "\n  ".join(lines[:8])
     assert not lines, (
-        f"{len(lines)} numbers of mode {mode} differ from {GOLDEN.name}, the first of them:\n"
+        f"{len(lines)} numbers of mode {mode} differ from {GOLDEN.name}, first:\n"
         f"  {shown}\n"
-        "What an agent computes has changed. If that was not meant, it is a fault, and the first "
-        "update above says where to look. If it was meant, say so in the commit and run\n"
+        "The agent computes something else than before. If that is not intended, it is a fault; "
+        "the first update above shows where to look. If it is, say so in the commit and run\n"
         f"  {COMMAND}"
     )
 

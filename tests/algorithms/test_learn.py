@@ -1,4 +1,4 @@
-"""What an update of the curious agent leaves: members apart, metrics that mean what they say."""
+"""An update of the curious agent: its members stay different, its metrics are what they claim."""
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ from tests.programs import program_on
 
 @pytest.fixture(scope="module")
 def single():
-    """The smoke program on one device, shared: its train step is compiled once."""
+    """The smoke program on one device, shared, so that its train step is compiled once."""
     return program_on((1, 1))
 
 
@@ -29,7 +29,7 @@ def first_metrics(program):
     return jax.device_get(program.train(program.init(jnp.uint32(0)), jnp.int32(1))[1].mean)
 
 
-def test_members_paid_by_error_learn_how_wrong_the_model_was():
+def test_the_control_error_trains_members_on_the_model_s_error():
     program = program_on((1, 1), curiosity__novelty="error")
     agent = agent_of(program)
 

@@ -44,7 +44,7 @@ CENTERS = np.sign(np.linspace(-20, 20, BINS)) * np.expm1(np.abs(np.linspace(-20,
 
 
 def cross_entropy(logits, target):
-    """Of two-hot targets, one number at a time."""
+    """Cross-entropy to two-hot targets, one number at a time."""
     loss = np.zeros(target.shape)
     for i in np.ndindex(target.shape):
         above = np.searchsorted(CENTERS, target[i])
@@ -123,7 +123,7 @@ def test_without_advantage_and_entropy_the_actor_has_no_gradient():
     assert jnp.any(grads["critic_extrinsic"]["Dense_0"]["kernel"])
 
 
-def test_the_advantage_moves_no_critic():
+def test_the_advantage_does_not_train_the_critics():
     other = DATA._replace(targets=TARGETS._replace(advantage=normal(H, N)))
     grads, changed = (loss_and_gradients(PARAMS, SLOW, data)[1][0] for data in (DATA, other))
     for name in ("critic_extrinsic", "critic_intrinsic"):
@@ -131,7 +131,7 @@ def test_the_advantage_moves_no_critic():
 
 
 @pytest.mark.parametrize("sign", [1.0, -1.0])
-def test_a_step_makes_actions_of_positive_advantage_likelier(sign):
+def test_a_step_makes_actions_of_positive_advantage_more_probable(sign):
     one = np.zeros((H, N), np.float32)
     one[2, 1] = 1.0
     nothing = {name: 0 * x for name, x in TARGETS.returns.items()}

@@ -1,4 +1,4 @@
-"""Two arms, one of which the members disagree about: the policy must learn to pull that one."""
+"""A bandit: the policy must learn to pull the arm that the members disagree about."""
 
 from functools import partial
 
@@ -27,8 +27,8 @@ NET = Behaviour(CFG, 8, BINS, ("intrinsic",), 2, Precision())
 SPEC = EnvSpec("arms", {}, ArraySpec((), jnp.int32, num_classes=2), max_steps=1, encode=dict)
 START = Latent(jnp.ones((N, 1)), jnp.zeros((N, 1), jnp.uint8))
 
-# Each member's distribution of what an arm shows: of one arm they are sure of different symbols, of
-# the other they agree that it is noise.
+# Each member's distribution of the symbol that an arm shows: for one arm the members are certain of
+# different symbols, for the other they agree that it is noise.
 KNOWN_NOISE = jnp.full((2, 1, 2), 0.5)
 UNKNOWN = jnp.eye(2)[:, None]
 
@@ -38,7 +38,7 @@ def feature(latent):
 
 
 def bandit(params, unknown_arm):
-    """One pull an episode: whatever is pulled after it earns an earlier pull nothing."""
+    """One pull per episode, so that a pull earns nothing for earlier ones."""
 
     def novelty(latent, action):
         return jax.vmap(lambda a: jsd(jnp.where(a == unknown_arm, UNKNOWN, KNOWN_NOISE)))(action)
@@ -62,7 +62,7 @@ def bandit(params, unknown_arm):
 
 @partial(jax.jit, static_argnames="late")
 def chance_of_second_arm(unknown_arm, late):
-    """Probability of arm 1 after UPDATES; `late`: novelty arrives a step after its action."""
+    """Probability of arm 1 after UPDATES; `late`: novelty is credited to the following action."""
     net = NET.init(jax.random.key(0), feature(START), method="everything")["params"]
     zero = jnp.zeros(())
     dreams = DreamConfig(starts=N, horizons=(PULLS,), chunk=PULLS)
@@ -103,10 +103,10 @@ def chance_of_second_arm(unknown_arm, late):
 
 
 @pytest.mark.parametrize("unknown_arm", [0, 1])
-def test_the_arm_that_is_unknown_is_pulled_and_not_the_one_that_is_noise(unknown_arm):
+def test_the_unknown_arm_is_pulled_and_not_the_noisy_one(unknown_arm):
     chance = float(chance_of_second_arm(unknown_arm, late=False))
     assert abs(chance - unknown_arm) < 0.1
 
 
-def test_novelty_that_arrives_a_step_late_teaches_no_arm():
+def test_novelty_that_is_credited_a_step_late_teaches_no_arm():
     np.testing.assert_allclose(chance_of_second_arm(1, late=True), 0.5, atol=0.3)

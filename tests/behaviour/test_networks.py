@@ -40,7 +40,7 @@ def test_slow_critics_hold_all_but_the_actor_and_follow_at_their_rate():
     assert_close(new, moved)
 
 
-def test_one_pooling_gives_what_acting_and_valuing_give():
+def test_everything_equals_acting_and_valuing_with_one_pooling():
     def apply(method):
         return jax.jit(lambda x: NET.apply({"params": PARAMS}, x, method=method))(FEATURE)
 
@@ -82,7 +82,7 @@ def test_the_pool_is_the_softmax_weighted_sum_of_projected_tokens(pool):
     np.testing.assert_allclose(apply(p, *POOLED)[1].sum(-1), np.ones(7), rtol=1e-6)
 
 
-def test_the_pool_remembers_which_group_a_code_came_from(pool):
+def test_the_pool_distinguishes_the_groups_of_equal_codes(pool):
     apply, p = pool
     deter, stoch = POOLED
     before = apply(p, deter, stoch)[0]

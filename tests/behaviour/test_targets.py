@@ -74,13 +74,13 @@ def changed(problem, **fields):
 
 
 def over_steps(problem, change):
-    """The problem with `change` applied to all that has a step of the dream."""
+    """The problem with `change` applied to all arrays with a dim of dreamed steps."""
     names = ("reward", "cont", "value_tp1")
     return changed(problem, **{k: jax.tree.map(change, getattr(problem.rollout, k)) for k in names})
 
 
 def cut(problem, horizon, beyond):
-    """The problem with a horizon, and something else written beyond it."""
+    """The problem with a horizon, and other values beyond it."""
 
     def plant(x):
         return np.concatenate([x[:horizon], np.full_like(x[horizon:], beyond)])
@@ -93,7 +93,7 @@ def short(problem, horizon):
 
 
 def means(judged):
-    """The judged metrics, divided."""
+    """The metrics of `Judged`, divided by their weights."""
     return {
         name: float(metrics.divided(x) if isinstance(x, Mean) else x)
         for name, x in judged.metrics.items()
@@ -151,7 +151,7 @@ def test_targets_of_a_cut_horizon_equal_those_of_a_shorter_dream(beyond):
     assert all(np.isfinite(x) for x in jax.tree.leaves(found.metrics))
 
 
-def test_what_is_dreamed_beyond_an_end_moves_no_range_and_no_metric():
+def test_steps_beyond_an_end_change_no_range_and_no_metric():
     cont = np.ones((H, N), np.float32)
     cont[2, 1] = 0.0  # the second dream ends there
     alive = np.ones(N, np.float32)
@@ -165,7 +165,7 @@ def test_what_is_dreamed_beyond_an_end_moves_no_range_and_no_metric():
     assert all(abs(x) < 100 for x in jax.tree.leaves((found.metrics, means(found))))
 
 
-def test_the_first_update_takes_the_percentiles_as_they_are():
+def test_the_first_update_uses_the_percentiles_directly():
     found = compiled_judge(PROBLEM._replace(update=0))
     for name in KINDS:
         percentiles = (found.metrics[f"{name}/return_p05"], found.metrics[f"{name}/return_p95"])
@@ -181,7 +181,7 @@ def test_full_boredom_removes_the_intrinsic_part_and_only_that():
     assert np.abs(found.returns["intrinsic"] - after.returns["intrinsic"]).max() > 0.01
 
 
-def test_both_rewards_have_a_part_in_the_advantage():
+def test_both_rewards_contribute_to_the_advantage():
     found = means(compiled_judge(PROBLEM))
     size = {name: found[f"{name}/advantage"] for name in KINDS}
     for name in KINDS:

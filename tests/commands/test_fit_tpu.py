@@ -1,4 +1,4 @@
-"""The train step as a TPU compiles it: tools/fit.py at small sizes, with the structure of v4_8."""
+"""The train step compiled for a TPU by tools/fit.py: small sizes with the structure of v4_8."""
 
 import json
 import os
@@ -53,7 +53,7 @@ LEDGER = {  # mesh -> (axes, dtype, once per) of all that may cross devices
 
 
 def compiled(tmp_path, config, *flags):
-    """The figures of tools/fit.py, which a process of its own compiles."""
+    """The results of tools/fit.py, run in a separate process."""
     if not fit.has_libtpu():
         pytest.skip("libtpu is not installed; use pip install -e '.[tpu]'.")
     sizes = [f"--config.{name}={value}" for name, value in SMALL.items()]
@@ -75,7 +75,7 @@ def compiled(tmp_path, config, *flags):
 @pytest.mark.parametrize(
     ("config", "shape"), [("configs/v4_8.py", (4, 1)), ("configs/v4_16.py", (4, 2))]
 )
-def test_a_slice_takes_the_train_step(tmp_path, config, shape):
+def test_the_train_step_compiles_for_a_slice(tmp_path, config, shape):
     figures = compiled(tmp_path, config)
     memory, carrier = figures["memory"], figures["carrier"]
     rings = carrier["replay rows"] + carrier["replay latents"]
@@ -104,7 +104,7 @@ def wanted(*args):
         (("--config=configs/v4_8.py", "--devices=8"), "--devices=8.*slice=v4-8 with 4"),
     ],
 )
-def test_what_is_no_slice_is_refused_in_one_sentence(monkeypatch, args, sentence):
+def test_an_invalid_slice_is_refused_in_one_sentence(monkeypatch, args, sentence):
     monkeypatch.setattr(fit, "has_libtpu", lambda: True)
     with pytest.raises(ConfigError, match=sentence):
         wanted(*args)

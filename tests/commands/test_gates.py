@@ -1,4 +1,4 @@
-"""The gates' arithmetic: what passes, what is read from a run, and where it goes on."""
+"""The gates: passing, results read from a run, and resuming."""
 
 import json
 import sys
@@ -60,7 +60,7 @@ def test_a_seed_that_has_its_result_is_not_run_again(tmp_path, monkeypatch):
         gates.run_seed(ATLEAST, tmp_path / "other", 0, ())
 
 
-def test_runs_go_side_by_side_and_keep_their_order(tmp_path, monkeypatch):
+def test_runs_are_parallel_and_results_keep_their_order(tmp_path, monkeypatch):
     gate = Gate((), measures.returns, (), controls=("--config.a.x=1 --config.b.y=2",))
     monkeypatch.setitem(gates.GATES, "one", gate)
     meet = threading.Barrier(2, timeout=10)  # passed by pairs alone
@@ -77,7 +77,7 @@ def test_runs_go_side_by_side_and_keep_their_order(tmp_path, monkeypatch):
     }
 
 
-def test_the_curves_of_all_seeds_stand_beside_the_reference_policies(tmp_path, monkeypatch):
+def test_the_curves_show_all_seeds_and_the_reference_policies(tmp_path, monkeypatch):
     record = {"env_steps": 1.0, "eval/return": 3.0, "eval/random": 2.0}
     for seed in (0, 1):
         workdir = tmp_path / "ours" / f"seed{seed}"
@@ -91,7 +91,7 @@ def test_the_curves_of_all_seeds_stand_beside_the_reference_policies(tmp_path, m
 
 
 def trains_to(env_steps, workdir, commands):
-    """In place of subprocess.run: notes the command and leaves a run of so many steps."""
+    """A replacement of subprocess.run that records the command and writes a run of some steps."""
 
     def train(command, **kwargs):
         commands.append(command)
@@ -156,7 +156,7 @@ def test_deepsea_counts_training_episodes_in_the_order_they_end(tmp_path, monkey
     assert won_TN.ravel()[: int(measured["solved_after"])][-100:].mean() == 0.9
 
 
-def test_spearman_and_auroc_are_what_their_definitions_say():
+def test_spearman_and_auroc_equal_their_definitions():
     x, y = RNG.normal(size=40), RNG.normal(size=30) + 1
     assert calibration.spearman(x, np.exp(x)) == pytest.approx(1.0)
     assert calibration.spearman(x, -x) == pytest.approx(-1.0)

@@ -1,4 +1,4 @@
-"""The console script: which command it calls, with what, and what it answers to a wrong name."""
+"""The console script: the command it calls, its arguments, and refusals of unknown commands."""
 
 import ast
 import importlib
@@ -32,7 +32,7 @@ def test_a_command_gets_the_arguments_after_its_name(monkeypatch):
     assert given == [["a", "--out=b"]]
 
 
-def test_help_has_a_line_a_command(capsys):
+def test_help_has_one_line_per_command(capsys):
     assert console.main(["--help"]) == 0
     lines = capsys.readouterr().out.splitlines()
     for name, line in console.COMMANDS.items():
@@ -60,7 +60,7 @@ def test_the_version_is_that_of_the_installed_package():
         ([], "dtc needs a command. Use dtc train|evaluate|"),
     ],
 )
-def test_what_is_no_command_is_answered_in_one_sentence(argv, sentence, capsys):
+def test_an_unknown_command_is_refused_in_one_sentence(argv, sentence, capsys):
     assert console.main(argv) == 2
     error = capsys.readouterr().err
     assert error.startswith(sentence) and error.count("\n") == 1

@@ -1,4 +1,4 @@
-"""dtc plot: several runs in one picture, or one sentence."""
+"""dtc plot: several runs in one figure, or a one-sentence error."""
 
 import json
 
@@ -20,7 +20,7 @@ def runs(tmp_path):
     return [str(path) for path in paths]
 
 
-def test_several_runs_are_drawn_and_their_figures_written(runs, tmp_path):
+def test_several_runs_are_drawn_and_their_curves_written(runs, tmp_path):
     out, figures_json = tmp_path / "curves.png", tmp_path / "curves.json"
     assert plot.main([*runs, f"--out={out}", f"--json={figures_json}"]) == 0
     assert out.stat().st_size > 1000
@@ -28,7 +28,7 @@ def test_several_runs_are_drawn_and_their_figures_written(runs, tmp_path):
     assert drawn[runs[1]] == {"eval/return": [[0.0, 0.0], [100.0, 1.0], [200.0, 2.0]]}
 
 
-def test_what_is_missing_is_named(runs, tmp_path, capsys):
+def test_a_missing_run_or_metric_is_named(runs, tmp_path, capsys):
     for args, part in (
         ([str(tmp_path / "c")], "c holds no metrics.jsonl"),
         ([*runs, "--metric", "loss"], "--metric=loss is in no run. Use env_steps,"),

@@ -124,7 +124,7 @@ def test_sampling_inverts_the_cdf(impossible):
 @pytest.mark.parametrize("wobble", [0, 2e-7])
 @pytest.mark.parametrize("classes", [2, 17, 100])
 def test_a_sample_never_has_probability_zero(classes, wobble, monkeypatch):
-    # With the wobble as on backends whose cumulative sum adds each entry in an order of its own.
+    # The wobble imitates backends whose cumulative sum adds each entry in a different order.
     cumsum, rows = jnp.cumsum, 100
     wobble_C = 1 + wobble * (np.arange(classes) % 2).astype(np.float32)[None]
     monkeypatch.setattr(

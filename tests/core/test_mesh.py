@@ -32,7 +32,7 @@ def test_members_are_padded_to_a_multiple_of_their_axis():
 
 
 @on_each_mesh
-def test_global_numbers_count_along_sharded_arrays_and_members(shape):
+def test_global_ids_count_along_sharded_arrays_and_members(shape):
     @on_mesh(shape, (), (mesh.SHARDED, mesh.MEMBERS))
     def numbers():
         return mesh.global_ids(3), mesh.member_ids(2)
@@ -56,7 +56,7 @@ def test_a_function_knows_the_mesh_it_runs_on(shape):
     assert (mesh.manual_axes(), mesh.num_devices(), mesh.axis_size("data")) == ((), 1, 1)
 
 
-def test_outside_a_mesh_everything_is_one_device():
+def test_outside_a_mesh_functions_act_as_on_one_device():
     x = jnp.arange(6.0).reshape(3, 2)
     np.testing.assert_array_equal(mesh.global_ids(4), np.arange(4))
     np.testing.assert_array_equal(mesh.member_ids(4), np.arange(4))
@@ -169,13 +169,13 @@ def split_gradient(fn, layer):
 
 
 def all_reduce_dtypes(fn):
-    """Dtypes of the all-reduces of a bf16 gradient's program, as the compiler gets it."""
+    """Dtypes of the all-reduces in the program of a bf16 gradient, before compilation."""
     text = split_gradient(fn, HALF).lower(PARAMS, X).as_text()
     return set(re.findall(r"all_reduce.*?\^bb0\(%\w+: tensor<(\w+)>", text, re.DOTALL))
 
 
 def factor(fn):
-    """How many times too large a gradient of replicated parameters is, each of its entries."""
+    """The factor by which each entry of a gradient of replicated parameters is too large."""
     whole = jax.jit(lambda *x: jax.grad(mean_loss)(*x, WIDE))(PARAMS, X)
     found = split_gradient(fn, WIDE)(PARAMS, X)
     return np.concatenate([(found[name] / whole[name]).ravel() for name in PARAMS])

@@ -13,12 +13,12 @@ SHAPE = (2, 2)
 
 
 def on_devices(fn):
-    """The function of one number a device, replicated, on a mesh of four."""
+    """`fn` of one number per device on a mesh of four, with a replicated result."""
     return on_mesh(SHAPE, mesh.SHARDED, mesh.REPLICATED)(lambda x_B: fn(x_B[0]))
 
 
 def reduced_vectors(fn):
-    """Types of what the program of `on_devices(fn)` sums over devices, as the compiler gets it."""
+    """Types that the program of `on_devices(fn)` sums over devices, before compilation."""
     text = on_devices(fn).lower(jnp.arange(4.0)).as_text()
     return re.findall(r"all_reduce.*?\}\) : \(tensor<(\w+)>\)", text, re.DOTALL)
 
@@ -52,7 +52,7 @@ def test_metrics_are_averaged_over_all_devices():
     assert found == {"own": 1.5, "square": 3.5, "constant": 7.0}
 
 
-def test_a_mean_is_that_of_all_that_counts_and_no_mean_of_the_devices_ratios():
+def test_a_mean_is_weighted_over_all_devices_and_not_a_mean_of_their_ratios():
     # Device i holds i + 1 numbers of i each.
     def step(own):
         mean = Mean(own * (own + 1), own + 1)
@@ -65,7 +65,7 @@ def test_a_mean_is_that_of_all_that_counts_and_no_mean_of_the_devices_ratios():
     assert abs(found["mean"] - found["of_ratios"]) > 0.4
 
 
-def test_devices_without_anything_to_count_do_not_pull_a_mean_down():
+def test_devices_of_weight_zero_do_not_lower_a_mean():
     def step(own):
         has = (own == 2).astype(jnp.float32)
         return metrics.reduce({"mean": Mean(has * 6, has * 3)})
@@ -79,7 +79,7 @@ def test_a_mean_of_nothing_is_zero():
 
 
 @pytest.mark.parametrize("wrong", [jnp.ones(3), Mean(jnp.ones(()), jnp.ones(3))])
-def test_a_metric_that_is_no_scalar_is_refused_by_name(wrong):
+def test_a_metric_that_is_not_a_scalar_is_refused_by_name(wrong):
     with pytest.raises(ValueError, match=r"metric loss is not a scalar"):
         metrics.reduce({"fine": jnp.ones(()), "loss": wrong})
 

@@ -57,7 +57,7 @@ def test_restoring_undoes_standardising():
 
 
 @pytest.mark.parametrize("change", [normalizer.standardise, normalizer.restore])
-def test_what_has_no_moments_stays_as_it_is(change):
+def test_leaves_without_moments_stay_unchanged(change):
     assert change(MOMENTS, OBS)["grid"] is OBS["grid"]
     assert change({}, OBS) == OBS
 
@@ -68,7 +68,7 @@ def test_before_any_data_standardising_changes_nothing():
 
 
 @pytest.mark.parametrize("num", [1, 2, 7])
-def test_the_moments_are_those_of_all_that_was_seen(num):
+def test_the_moments_are_those_of_all_past_data(num):
     x_NTB = batches(num)
     moments = followed(x_NTB)
     flat = x_NTB.reshape(-1, F).astype(np.float64)

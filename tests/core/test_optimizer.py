@@ -104,7 +104,7 @@ def test_unclipped_updates_do_not_depend_on_the_scale_of_the_gradient(scale, mon
 
 
 @pytest.mark.parametrize("size", [0.0, 1e-20, 1e-30])
-def test_vanishing_gradients_move_nothing(size):
+def test_vanishing_gradients_change_no_parameter(size):
     params = tree()
     after = run([jax.tree.map(lambda p: size + 0 * p, params)] * 3, params, OptimizerConfig())
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-8), after, params)

@@ -120,7 +120,7 @@ def test_the_horizon_shrinks_at_the_edges_with_hysteresis_on_both_sides():
     assert there_and_back == [0, 0, 1, 1, 2, 2, 3, 3]
 
 
-def test_a_wobble_around_an_edge_changes_nothing():
+def test_small_changes_around_an_edge_do_not_change_the_horizon():
     assert set(buckets_along([0.24, 0.26, 0.22, 0.28] * 3)) == {3}
     assert set(buckets_along([0.4] + [0.24, 0.26, 0.22, 0.28] * 3)) == {2}
 

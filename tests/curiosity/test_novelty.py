@@ -29,7 +29,7 @@ def test_jsd_from_sums_equals_jsd_from_members():
     np.testing.assert_allclose(ours_B, novelty.jsd(p_EBSC), rtol=1e-5)
 
 
-def test_jsd_is_one_for_members_certain_of_different_things():
+def test_jsd_is_one_for_members_that_are_certain_of_different_classes():
     p_ESC = np.repeat(np.eye(C, dtype=np.float32)[:, None], S, 1)
     np.testing.assert_allclose(novelty.jsd(p_ESC), 1, rtol=1e-6)
 
@@ -40,7 +40,7 @@ def test_jsd_is_zero_when_members_agree_however_noisy_the_world(p):
     assert 0 <= novelty.jsd(p_ESC) < 1e-6
 
 
-def test_jsd_is_the_planted_epistemic_part_under_any_noise():
+def test_jsd_equals_the_planted_epistemic_part_under_any_noise():
     # Two members, each a fair coin between two classes: one bit of noise. Disjoint coins mix to two
     # bits (1 epistemic), coins that share a class to 1.5 bits (0.5 epistemic).
     noise_C = np.array([0.5, 0.5, 0, 0], np.float32)
@@ -65,11 +65,11 @@ def test_impossible_classes_give_finite_gradients():
     assert np.isfinite(grad_ESC).all()
 
 
-def test_one_member_has_nothing_to_disagree_with():
+def test_the_novelty_of_one_member_is_zero():
     np.testing.assert_array_equal(novelty.jsd(random_probs(1, 7, S)), np.zeros(7))
 
 
-def test_the_default_novelty_is_the_jsd_of_what_members_predict():
+def test_the_default_novelty_is_the_jsd_of_the_members_predictions():
     log_p_ESC = np.log(random_probs(E, S))[:, None]
     sums = jax.tree.map(lambda x: x.sum(0), novelty.JSD.statistics(log_p_ESC, None))
     expected = novelty.jsd(np.exp(log_p_ESC))

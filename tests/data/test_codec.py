@@ -72,7 +72,7 @@ def test_v4_8_rows_take_128_words_and_latents_640():
     assert Codec.of(latent).num_words == 640  # 2560 B a row
 
 
-def test_fields_of_a_row_that_are_none_take_no_room():
+def test_fields_of_a_row_that_are_none_take_no_memory():
     reward, flag = struct((100,), jnp.float32), struct((), jnp.bool_)
     bare = Row({}, reward, flag, flag, flag, struct((), jnp.int32))
     full = bare._replace(cost=struct((30,), jnp.float32), extras={"log_prob": flag})

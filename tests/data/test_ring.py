@@ -1,4 +1,4 @@
-"""The ring: windows that say where they came from, strata, blocks, write-back and history."""
+"""The ring: windows of identifiable rows, strata, blocks, write-back and history."""
 
 import functools
 from dataclasses import replace
@@ -43,14 +43,14 @@ LAYOUT = Layout(
 
 
 def rows_at(time_RN, env_RN):
-    """Rows that say where they came from: environment and absolute time."""
+    """Rows that hold their environment and absolute time."""
     odd = time_RN % 2 == 1
     obs = {"env": env_RN, "time": jnp.stack([time_RN, time_RN], axis=-1)}
     return Row(obs, time_RN.astype(jnp.float32), odd, ~odd, odd, env_RN)
 
 
 def latents_at(time_RN, env_RN):
-    """Latents that say the same: deter [time, env, 1], ids [time, env] (all small enough)."""
+    """Latents that hold the same: deter [time, env, 1], ids [time, env] (all small enough)."""
     pair = jnp.stack([time_RN, env_RN], axis=-1)
     deter = jnp.concatenate([pair, jnp.ones_like(pair[..., :1])], axis=-1)
     return Latent(deter.astype(jnp.bfloat16), pair.astype(jnp.uint8))
@@ -73,7 +73,7 @@ FILL = jax.jit(fill, static_argnums=(1, 2, 3))
 
 
 def keys_and_ids(update, cfg):
-    """What names an update's samples: their keys and, of this device's share, their numbers."""
+    """The keys and global ids of this device's share of an update's samples."""
     id_B = mesh.global_ids(cfg.batch // mesh.num_devices())
     return mesh_keys(ROOT, Purpose.REPLAY_SAMPLE, id_B, update), id_B
 
@@ -120,7 +120,7 @@ def test_windows_are_contiguous_and_never_cross_the_head(num_rows):
 
 
 @pytest.mark.parametrize("num_rows", [8, M, 3 * M + R])
-def test_frontier_windows_are_all_of_the_newest_rows_and_episodic_windows_all(num_rows):
+def test_frontier_windows_lie_in_the_newest_rows_and_episodic_windows_anywhere(num_rows):
     rows, _, index = sample_many(FILL(num_rows))
     starts = np.asarray(rows.obs["time"])[:, 0, :, 0]
     newest, oldest = num_rows - CFG.frontier, num_rows - min(num_rows, M)
@@ -352,7 +352,7 @@ def test_the_newest_rows_of_a_history_are_its_end(num_rows, newest):
     assert_same_bits(ring.history(FILL(num_rows), newest), expected)
 
 
-def test_the_newest_rows_of_a_history_are_those_of_a_less_filled_ring():
+def test_the_newest_rows_of_a_history_equal_the_history_of_a_ring_filled_less():
     stored = FILL(M + R)
     expected = ring.history(replace(stored, filled=jnp.int32(3)))
     assert_same_bits(ring.history(stored, newest=3), expected)
@@ -364,7 +364,7 @@ def test_history_is_unpacked_in_chunks_of_any_size(monkeypatch):
     assert_same_bits(ring.history(FILL(M + R)), whole)
 
 
-def test_history_without_latents_is_of_rows_alone():
+def test_history_without_latents_holds_rows_only():
     rows, latents = ring.history(replace(FILL(8), latents=None))
     assert latents is None and rows.reward.shape == (8, N)
 

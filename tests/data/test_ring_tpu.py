@@ -1,4 +1,4 @@
-"""The ring as a TPU compiles it: in place, without a copy of it and without collectives.
+"""The ring compiled for a TPU: updated in place, without copies and collectives.
 
 Run as a script, this file compiles the ring's share of a training call at the sizes of v4_8 with
 libtpu (no TPU needed) and prints what the compiler says as one line of JSON.

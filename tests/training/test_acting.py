@@ -1,4 +1,4 @@
-"""Acting: what a row holds, what it is stored beside, what counts as a step."""
+"""Acting: contents of rows, latents stored with them, and env steps."""
 
 from typing import NamedTuple
 
@@ -26,14 +26,14 @@ CFG = smoke_config(model__deter=8, model__groups=3, model__hidden=8, model__bloc
 
 
 class PayloadState(NamedTuple):
-    """How far an episode is, and how long it will be."""
+    """Step and length of an episode."""
 
     step: Array  # [] int32
     length: Array  # [] int32, 2-4
 
 
 def payload():
-    """An environment that tells what it was asked: reward 100 x action + step, observation step.
+    """An environment whose reward reveals the action: reward 100 x action + step, observation step.
 
     Episodes of even length terminate, others are truncated. At step t all actions but t % A are
     allowed.
@@ -139,7 +139,7 @@ def rows(collected):
 
 @pytest.fixture(scope="module")
 def arriving(collected, rows):
-    """(reward, first, last) that each row's action led to, [2 R, N]."""
+    """(reward, first, last) after each row's action, [2 R, N]."""
     final = collected.players[-1].episodes.timestep
 
     def shift(x, end):
@@ -220,7 +220,7 @@ def test_the_stored_latent_is_the_posterior_at_its_row(collected, rows, learner)
     np.testing.assert_array_equal(collected.players[-1].acting.ids, seen.ids[-1])
 
 
-def test_calls_that_only_reset_are_no_env_steps(collected, arriving):
+def test_calls_that_only_reset_are_not_env_steps(collected, arriving):
     _, first, _ = arriving
     counts = [info.env_steps for info in collected.infos]
     assert counts == [(~part).sum() for part in np.split(first, SERIES)]
@@ -241,7 +241,7 @@ def test_returns_and_lengths_are_those_of_the_episodes_that_ended(collected, arr
     assert not last[R - 1].all()
 
 
-def test_actions_are_stretched_over_the_box_of_the_environment():
+def test_actions_are_scaled_to_the_box_of_the_environment():
     spec = EnvSpec("box", {}, ArraySpec((2,), jnp.float32, low=-2.0, high=6.0), 9, dict)
     box = Environment(spec, params=(), reset=ENV.reset, step=ENV.step)
     action = np.array([[-1, 0], [0.5, 1]], np.float32)

@@ -1,4 +1,4 @@
-"""Acting, inserting and learning compiled apart, around environments that the host steps."""
+"""Acting, inserting and learning as separate programs, with environments stepped by the host."""
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ from tests.guests import fresh, program_of, shared
 
 
 def host_iteration(program, carrier):
-    """What an iteration does, by the three programs and an environment on the host."""
+    """An iteration by the three programs, with environments stepped by the host."""
     machine, played = program.machine, []
     acting, episodes = carrier.acting, carrier.episodes
     state, seen = episodes.env, Seen(episodes.timestep, episodes.action)
@@ -42,7 +42,7 @@ def test_an_iteration_is_acting_inserting_and_learning(guest):
     assert checkpoint.fingerprint(parts[0]) == checkpoint.fingerprint(parts[1])
 
 
-def test_acting_apart_obeys_the_filter():
+def test_separately_compiled_acting_obeys_the_filter():
     program = shared("overridden")
     carrier = fresh(program)
     seen = Seen(carrier.episodes.timestep, carrier.episodes.action)
@@ -50,7 +50,7 @@ def test_acting_apart_obeys_the_filter():
     np.testing.assert_array_equal(played.row.action, (played.row.proposed + 1) % 3)
 
 
-def test_learning_goes_on_without_environments():
+def test_learning_needs_no_environments():
     program = program_of("cloner", run__updates_per_collect=3)
     carrier, metrics = program.learn(fresh(program), None)
     assert carrier.acting is None and carrier.episodes is None
@@ -58,7 +58,7 @@ def test_learning_goes_on_without_environments():
 
 
 @pytest.mark.slow
-def test_rows_without_latents_get_empty_ones():
+def test_rows_without_latents_get_zero_latents():
     program = shared("mix")
     carrier = program.init(jnp.uint32(0))
     rows = jax.tree.map(jnp.zeros_like, program_rows(program, carrier))

@@ -1,4 +1,4 @@
-"""What is read from the text of a compiled program: collectives, and what talks to the host.
+"""Collectives and host transfers, parsed from the text of a compiled program.
 
 The ledger of the train step is a red line: tests/test_red_lines.py.
 """
@@ -72,11 +72,11 @@ LINES = {
 
 
 @pytest.mark.parametrize("line", LINES)
-def test_every_form_of_a_line_is_read(grid, line):
+def test_every_form_of_a_line_is_parsed(grid, line):
     assert collectives(f"  {line}\n  %d = f32[2] all-gather-done(%a)", grid) == [LINES[line]]
 
 
-def test_groups_that_are_no_axes_are_refused(grid):
+def test_groups_that_are_not_mesh_axes_are_refused(grid):
     with pytest.raises(ValueError, match="no axes"):
         collectives("%a = f32[2] all-reduce(%b), replica_groups={{0,3},{1,2},{4,7},{5,6}}", grid)
 

@@ -24,7 +24,7 @@ def single():
 
 
 @pytest.mark.slow
-def test_a_policy_is_paid_for_whole_episodes(single):
+def test_returns_are_of_whole_episodes(single):
     program, carrier = single
     found = jax.device_get(program.evaluate(carrier.root, carrier.learner, jnp.int32(1)))
     steps = program.machine.env.spec.max_steps
@@ -51,7 +51,7 @@ def test_infos_are_summed_but_fractions_are_last_values():
     assert found["done_fraction"] == (3 + 4) / 2
 
 
-def test_bouncing_is_to_see_again_what_was_seen_two_steps_earlier():
+def test_bouncing_is_an_observation_equal_to_that_two_steps_earlier():
     cell_TN = jnp.array([[0, 1, 0, 1, 2, 2, 2], [5, 6, 7, 8, 9, 8, 9]]).T
     alive_TN = jnp.ones((7, 2), bool).at[6, 1].set(False)
     grid_TN2 = jnp.zeros((7, 2, 2)).at[3, 0].set(1.0)  # something else changed for one step
@@ -108,7 +108,7 @@ def test_a_constant_critic_s_bias_on_the_endless_chain_is_known(single, value_bi
     np.testing.assert_allclose(found["value_bias"], value - paid, rtol=1e-4)
 
 
-def test_a_discounted_return_ends_with_the_value_of_the_last_state_where_a_limit_cut_it():
+def test_the_discounted_return_of_a_truncated_episode_ends_with_the_last_state_s_value():
     reward_TN = jnp.array([[1.0, 1.0, 1.0], [2.0, 2.0, 2.0], [0.0, 4.0, 4.0], [0.0, 0.0, 0.0]])
     alive_TN = jnp.array([[1, 1, 1], [1, 1, 1], [0, 1, 1], [0, 0, 0]], bool)
     found = judging.discounted_return(
@@ -120,7 +120,7 @@ def test_a_discounted_return_ends_with_the_value_of_the_last_state_where_a_limit
     assert found.tolist() == [1 + 1 + 80 / 4, 1 + 1 + 1 + 80 / 8, 1 + 1 + 1]
 
 
-def test_the_last_state_is_the_one_the_episode_ended_in():
+def test_the_last_state_is_the_terminal_one():
     alive_TN = jnp.array([[1, 1, 1], [1, 0, 1], [0, 0, 1], [0, 0, 0]], bool)
     time_TN, id_TN = jnp.indices((4, 3))
     found = judging.last_of({"time": time_TN, "id": id_TN}, alive_TN)

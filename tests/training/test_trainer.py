@@ -1,4 +1,4 @@
-"""The machine: what a call returns, and that a seed is a run. The red lines hold the rest."""
+"""The machine: results of a call, and reproducibility by seed. The red lines test the rest."""
 
 import jax
 import jax.numpy as jnp
@@ -10,12 +10,12 @@ from tests.programs import program_on
 
 @pytest.fixture(scope="module")
 def single():
-    """The smoke program on one device, shared: its train step is compiled once."""
+    """The smoke program on one device, shared, so that its train step is compiled once."""
     return program_on((1, 1))
 
 
 def metrics_of(program, num_calls, size=1):
-    """The carrier after so many calls of `size` iterations, and each call's metrics."""
+    """The carrier after some calls of `size` iterations, and the metrics of each call."""
     carrier, records = program.init(jnp.uint32(0)), []
     for _ in range(num_calls):
         carrier, info = program.train(carrier, jnp.int32(size))

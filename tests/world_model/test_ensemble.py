@@ -50,7 +50,7 @@ BATCH = MemberBatch(
 
 
 class Result(NamedTuple):
-    """What a learning step sees of the members."""
+    """Results of a learning step of the members."""
 
     grads: PyTree
     sums: MemberSums
@@ -204,34 +204,34 @@ def test_novelty_is_the_disagreement_of_the_members_predictions(alone, log_p):
     np.testing.assert_allclose(alone.sums.novelty, alone.novelty["jsd"], rtol=1e-5)
 
 
-def test_a_novelty_sees_the_sums_over_the_real_members_and_of_its_own_transitions(alone, split):
+def test_a_novelty_gets_sums_over_the_real_members_for_its_own_transitions(alone, split):
     for found in (alone, split):
         np.testing.assert_array_equal(found.novelty["members"], np.ones(N))
 
 
-def test_identical_members_find_nothing_new(params):
+def test_identical_members_give_no_novelty(params):
     same = jax.tree.map(lambda x: np.repeat(x[:1], K, 0), params)
     assert_close(ALONE(same, BATCH).novelty["jsd"], np.zeros(N))
 
 
 @pytest.mark.parametrize("kind", NOVELTIES)
-def test_a_single_member_finds_nothing_new(params, kind):
+def test_a_single_member_gives_no_novelty(params, kind):
     one = jax.tree.map(lambda x: x[:1], params)
     novelty = ensemble.measure(MEMBER, one, BATCH.transitions, 1, NOVELTIES[kind])
     np.testing.assert_array_equal(novelty, np.zeros(N))
 
 
-def test_a_single_member_learns_and_finds_nothing_new(params):
+def test_a_single_member_learns_but_gives_no_novelty(params):
     one = jax.tree.map(lambda x: x[:1], params)
     _, sums = jax.jit(lambda p: ensemble.gradients(MEMBER, p, BATCH, 1, JSD))(one)
     np.testing.assert_array_equal(sums.novelty, np.zeros(N))
     assert sums.loss > 0
 
 
-def test_members_that_disagree_about_one_action_find_only_that_one_new(params):
+def test_members_that_disagree_about_one_action_give_novelty_to_it_only(params):
     same = jax.tree.map(lambda x: np.repeat(x[:1], PADDED, 0), params)
     kernel = same["core"]["action_in"]["Dense_0"]["kernel"]
-    kernel[:, 1] = 3 * np.eye(PADDED, SIZES.hidden)  # of action 1: a unit of its own a member
+    kernel[:, 1] = 3 * np.eye(PADDED, SIZES.hidden)  # of action 1: a different unit for each member
     action = np.array([0, 1, 2, 1, 1, 0, 2, 1])
     one_hot = np.eye(A, dtype=np.float32)[action]
     batch = BATCH._replace(transitions=BATCH.transitions._replace(action=one_hot))
@@ -292,7 +292,7 @@ def test_copies_have_distance_zero_and_unrelated_members_root_two():
     np.testing.assert_allclose(ensemble.distance({"w": jnp.eye(K)}, K), np.sqrt(2), rtol=1e-6)
 
 
-def test_ghosts_have_no_part_in_the_distance_on_any_mesh():
+def test_ghosts_do_not_affect_the_distance_on_any_mesh():
     members = {"w": jnp.asarray(RNG.normal(size=(PADDED, 9)), jnp.float32)}
     expected = ensemble.distance({"w": members["w"][:K]}, K)
     members["w"] = members["w"].at[K:].set(jnp.nan)

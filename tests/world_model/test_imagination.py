@@ -18,7 +18,7 @@ ROOT = jax.random.key(5)
 
 
 def counting_model(last_allowed):
-    """A model whose latents say when they are: deter = (t, a chaotic number, the draws of z_t).
+    """A model whose latents identify their step: deter = (t, a chaotic number, the draws of z_t).
 
     Whatever is asked about a state later than `last_allowed`, or done in it, is NaN.
     """
@@ -107,7 +107,7 @@ def test_a_shorter_dream_is_the_beginning_of_a_longer_one_and_zero_after_it(long
 
 
 @pytest.mark.parametrize("horizon", CFG.horizons)
-def test_nothing_beyond_the_horizon_is_asked_of_the_model(longest, horizon):
+def test_the_model_does_not_run_beyond_the_horizon(longest, horizon):
     dreamed = run(horizon, last_allowed=horizon)
     assert_equal(dreamed, run(horizon))
     assert all(np.isfinite(x.astype(float)).all() for x in jax.tree.leaves(dreamed))

@@ -65,7 +65,7 @@ def test_before_an_episode_the_latent_is_zero():
     assert not state.deter.any() and not state.ids.any()
 
 
-def test_networks_see_discrete_actions_one_hot_and_continuous_ones_as_they_are():
+def test_networks_read_discrete_actions_as_one_hot_and_continuous_ones_unchanged():
     found = latent.network_action(jnp.array([2, 0]), SPEC, jnp.bfloat16)
     np.testing.assert_array_equal(found, np.eye(A)[[2, 0]])
     box = replace(SPEC, action=ArraySpec((2,), jnp.float32, -1.0, 1.0))

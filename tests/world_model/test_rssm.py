@@ -156,7 +156,7 @@ def test_samples_are_the_posteriors_inverse_cdf(seen):
     assert_same(seen.stoch, np.eye(C)[seen.ids])
 
 
-def test_first_forgets_everything_before_it():
+def test_first_resets_the_state():
     cut = 3
     first = SEQUENCE.first.copy()
     first[cut] = True
@@ -241,7 +241,7 @@ def test_the_loss_reaches_every_parameter(gradient):
 def test_no_gradient_of_later_losses_reaches_observations_before_a_first(gradient):
     cut, weight_T = 3, (np.arange(T) == T - 1).astype(float)
     _, through = gradient(PARAMS, SEQUENCE.obs["vector"], SEQUENCE.first, weight_T)
-    first = SEQUENCE.first.copy()  # a copy of its own: a call on a CPU may read its arrays late
+    first = SEQUENCE.first.copy()  # copied, since a call on a CPU may read its arrays later
     first[cut] = True
     _, stopped = gradient(PARAMS, SEQUENCE.obs["vector"], first, weight_T)
     assert (np.abs(through).max((1, 2)) > 0).all()

@@ -62,7 +62,7 @@ def outputs(seen):
     return jax.device_get((apply("heads"), apply("decode")))
 
 
-def test_there_is_one_loss_term_a_head_and_a_leaf(terms):
+def test_there_is_one_loss_term_per_head_and_leaf(terms):
     heads = {"dyn", "rep", "reward", "cont", "mask"}
     assert set(terms) == heads | {f"obs/{name}" for name in SHAPES}
     assert {x.shape for x in terms.values()} == {(T, B)}
@@ -101,7 +101,7 @@ def test_a_vectors_loss_is_the_squared_symlog_error_in_standard_deviations(terms
     np.testing.assert_allclose(terms["obs/vector"], theirs, rtol=1e-4)
 
 
-def test_what_is_decoded_has_the_unit_of_the_observation_once_restored(seen, outputs):
+def test_restored_predictions_have_the_unit_of_the_observation(seen, outputs):
     feature = seen.feature(Precision())
     decoded = jax.jit(lambda x: losses.decode(TRUNK, PARAMS, x))(feature)
     y = outputs[1]["vector"]

@@ -64,7 +64,7 @@ class UpdateInfo(NamedTuple):
 def gradients(
     draws: Draws, learner: Learner, stored: Ring, agent: Agent
 ) -> tuple[Gradients, UpdateInfo]:
-    """Raw gradients of one update, reduced over the mesh once, and what else it computed."""
+    """Raw gradients of one update, reduced over the mesh once, and the update's other results."""
     batch = sample(draws, learner, stored, agent)
     params = mesh.vary(learner.params)  # in float32, before any cast: see mesh.vary
     loss_fn = partial(

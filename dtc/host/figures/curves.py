@@ -219,7 +219,7 @@ def _line(
 
 
 def _legend(ax: Axes) -> None:
-    """The legend above the panel, where it covers nothing."""
+    """Draws the legend above the panel, where it hides no data."""
     if ax.get_legend_handles_labels()[0]:
         place: Any = {"loc": "lower right", "bbox_to_anchor": (1, 1), "borderaxespad": 0.1}
         ax.legend(ncols=4, fontsize=8, **place)
