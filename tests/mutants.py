@@ -67,7 +67,7 @@ MUTANTS = (
         MACHINE,
         "        action=executed,\n        earlier",
         "        action=played.row.proposed,\n        earlier",
-        "test_what_acting_sees_next_is_the_action_that_was_executed",
+        "test_the_next_call_of_acting_sees_the_executed_action",
     ),
     Mutant(
         "action_is_not_stretched",
