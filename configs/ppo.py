@@ -1,4 +1,4 @@
-"""Masked PPO on a turn-based game, or on any environment, on the machine at hand.
+"""Masked PPO on the egocentric Feeder, or on any environment, on the machine at hand.
 
     python launch/main.py --config=configs/ppo.py --config.env.name=gymnax/CartPole-v1
 

@@ -6,12 +6,12 @@ Rate there: not measured.
 """
 
 import ml_collections
-from dtc.configs import ppo_hack
+from dtc.configs import ppo
 
 
 def get_config() -> ml_collections.ConfigDict:
     """64 environments: the compiler's memory on the host is what binds."""
-    config = ppo_hack.get_config()
+    config = ppo.get_config()
     config.name = "ppo_colab"
     config.env.num_envs = 64
     config.run.steps = 10_000_000

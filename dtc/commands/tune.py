@@ -1,6 +1,6 @@
 """Finds sizes that fit this device and are fast: compiles a ladder of them and times what fits.
 
-dtc tune --config=configs/ppo_hack.py                 # environments and minibatches of PPO
+dtc tune --config=configs/ppo.py                      # environments and minibatches of PPO
 dtc tune --config=configs/local.py                    # batch and dream starts of the curious agent
 dtc tune --config=configs/ppo_colab.py --device-memory=15GiB --host-memory=12GiB
 dtc tune --config=configs/ppo_v4_8.py                 # a slice that is not here: memory alone
