@@ -92,6 +92,7 @@ def test_the_loss_equals_its_formula():
     log_p = np.log(np.where(MASK, p, 1))
     chosen = np.take_along_axis(log_p, ACTION[..., None], -1)[..., 0]
     w, entropy = TARGETS.weight, -(p * log_p).sum(-1)
+    share = entropy / np.log(MASK.sum(-1))
     actor = -w * (chosen * TARGETS.advantage + CFG.entropy * entropy)
     critics = {
         name: w * critic_loss(critics[name], slow_critics[name], TARGETS.returns[name])
@@ -101,6 +102,7 @@ def test_the_loss_equals_its_formula():
         actor=actor.sum(),
         critics={name: x.sum() for name, x in critics.items()},
         entropy=entropy[TARGETS.runs].sum(),
+        entropy_share=share[TARGETS.runs].sum(),
         salience_entropy=-(weights * np.log(weights))[TARGETS.runs].sum(),
     )
     (total, sums), _ = loss_and_gradients(PARAMS, SLOW, DATA)

@@ -29,10 +29,12 @@ def names_of(page: str) -> dict:
     return names
 
 
-@pytest.fixture(autouse=True)
-def own_catalog(monkeypatch):
-    """What an example puts into the catalog is gone after the test."""
-    monkeypatch.setattr(catalog, "ENVIRONMENTS", dict(catalog.ENVIRONMENTS))
+@pytest.fixture(autouse=True, scope="module")
+def own_catalog():
+    """What the examples put into the catalog is gone after them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(catalog, "ENVIRONMENTS", dict(catalog.ENVIRONMENTS))
+        yield
 
 
 @pytest.mark.parametrize("page", WITH_EXAMPLES, ids=pages.name)
