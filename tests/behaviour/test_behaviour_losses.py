@@ -92,7 +92,8 @@ def test_the_loss_equals_its_formula():
     log_p = np.log(np.where(MASK, p, 1))
     chosen = np.take_along_axis(log_p, ACTION[..., None], -1)[..., 0]
     w, entropy = TARGETS.weight, -(p * log_p).sum(-1)
-    share = entropy / np.log(MASK.sum(-1))
+    num = MASK.sum(-1)  # of allowed actions; one alone leaves nothing to settle on
+    share = np.where(num > 1, entropy / np.log(np.maximum(num, 2)), 1.0)
     actor = -w * (chosen * TARGETS.advantage + CFG.entropy * entropy)
     critics = {
         name: w * critic_loss(critics[name], slow_critics[name], TARGETS.returns[name])
