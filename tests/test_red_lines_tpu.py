@@ -21,7 +21,7 @@ from tests.guests import config_of, registered
 from tests.toys import TOYS
 
 ROOT = Path(__file__).parents[1]
-GUESTS = ("mix", *TOYS)
+GUESTS = ("mix", "ppo", *TOYS)
 
 
 def figures(guest):
