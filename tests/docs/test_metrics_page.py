@@ -35,11 +35,11 @@ def rows(heading: str) -> list[list[str]]:
     _, _, rest = PAGE.partition(f"\n## {heading}\n")
     lines = re.split(r"\n## ", rest)[0].splitlines()
     cells = [[c.strip() for c in x.strip("|").split("|")] for x in lines if x.startswith("| ")]
-    return [row for row in cells if row[0] not in ("metric", "sign")]
+    return [row for row in cells if row[0] not in ("metric", "warning")]
 
 
 HEADINGS = re.findall(r"^## (.+)$", PAGE, re.MULTILINE)
-SIGNS = "Signs of a sick run"
+SIGNS = "Warnings"
 ENTRIES = [
     name
     for heading in HEADINGS
@@ -125,7 +125,7 @@ def test_no_entry_names_a_metric_that_does_not_exist(metrics):
     assert set(ENTRIES) - {entry_of(metric) for metric in present} == set()
 
 
-def test_every_sign_of_sickness_has_a_row():
+def test_every_warning_has_a_row():
     report = report_of(program_on((1, 1)))
     signs = {"finite", *health.COMMON, *report.signs}
     assert {row[0].strip("`") for row in rows(SIGNS)} == signs

@@ -1,4 +1,4 @@
-"""PPO's signs of sickness, on records and in planted runs that cannot earn."""
+"""PPO's warnings, on records and in planted runs that cannot earn."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""What a run of PPO shows: its signs of sickness and its curves."""
+"""The report of PPO: warnings and figures."""
 
 from collections.abc import Sequence
 from functools import partial
