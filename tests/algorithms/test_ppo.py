@@ -218,7 +218,7 @@ def test_what_a_box_of_actions_does_not_allow_is_refused():
         program_of("ppo", env__name="gymnax/Pendulum-v1", ppo__entropy_target=0.5)
     env = catalog.make("gymnax/Pendulum-v1")
     masked = dataclasses.replace(env.spec, has_action_mask=True)
-    with pytest.raises(ConfigError, match=r"has an action mask and a box of actions"):
+    with pytest.raises(ConfigError, match=r"has an action mask and continuous actions"):
         ppo.make(config_of("ppo"), masked, Precision())
 
 

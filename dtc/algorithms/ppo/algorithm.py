@@ -43,12 +43,12 @@ def check(cfg: Any, spec: EnvSpec) -> None:
     """Refuses what this environment's actions do not allow."""
     if spec.has_action_mask and not spec.is_discrete:
         raise ConfigError(
-            f"env.name={cfg.env.name} has an action mask and a box of actions (a mask needs "
-            "numbered actions). Use an environment with one of the two."
+            f"env.name={cfg.env.name} has an action mask and continuous actions (a mask needs "
+            "discrete ones). Use an environment with one of the two."
         )
     if cfg.ppo.entropy_target and not spec.is_discrete:
         raise ConfigError(
             f"ppo.entropy_target={cfg.ppo.entropy_target} is a share of the largest entropy, and "
-            f"env.name={cfg.env.name} has a box of actions, whose entropy has no largest value. "
+            f"env.name={cfg.env.name} has continuous actions, whose entropy has no largest value. "
             "Use --config.ppo.entropy_target=0."
         )
