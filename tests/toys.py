@@ -48,7 +48,7 @@ def linear(root, spec):
 
 def arriving(collected):
     """[R, N] reward after each row's action, whether it is of the same episode, and observation."""
-    rows, after = collected
+    rows, after = collected.rows, collected.after
     shown = [(x.reward, ~x.first, x.obs) for x in (rows, after)]
     return jax.tree.map(lambda x, end: jnp.concatenate([x[1:], end[None]]), *shown)
 
