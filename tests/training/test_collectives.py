@@ -77,7 +77,7 @@ def test_every_form_of_a_line_is_parsed(grid, line):
 
 
 def test_groups_that_are_not_mesh_axes_are_refused(grid):
-    with pytest.raises(ValueError, match="no axes"):
+    with pytest.raises(ValueError, match="are not mesh axes"):
         collectives("%a = f32[2] all-reduce(%b), replica_groups={{0,3},{1,2},{4,7},{5,6}}", grid)
 
 

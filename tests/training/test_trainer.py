@@ -44,7 +44,8 @@ def test_a_call_reports_means_of_its_updates_and_sums_of_what_it_collected(singl
         expected = np.mean([info.mean[name] for info in apart])
         np.testing.assert_allclose(x, expected, rtol=1e-6, atol=1e-9, err_msg=name)
     for name, x in together.collected._asdict().items():
-        assert x == sum(getattr(info.collected, name) for info in apart), name
+        expected = sum(getattr(info.collected, name) for info in apart)
+        np.testing.assert_array_equal(x, expected, err_msg=name)
     assert int(carrier.update) == 3
 
 
