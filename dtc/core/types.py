@@ -82,7 +82,8 @@ class EnvSpec:
 
     ``obs`` is a pytree of ArraySpec (kept compact: uint8 where it can be); ``encode(obs)`` gives
     the networks' floats of one observation as a dict: rank 1 leaves are real vectors, leaves of
-    higher rank are one-hot over the last dim (rank 3: a grid [height, width, classes]).
+    higher rank are one-hot over the last dim (rank 3: a grid [height, width, classes]), unless
+    ``planes`` names them: then each cell has several features in [0, 1].
     """
 
     name: str
@@ -93,6 +94,9 @@ class EnvSpec:
     has_action_mask: bool = False
     num_costs: int = 0
     map: GridMap | None = None  # of a grid task
+    planes: tuple[str, ...] = ()  # encoded leaves of rank 3 that are not one-hot
+    # (one encoded observation in NumPy) -> uint8 [height, width, 3]: of planes, for films
+    picture: Callable[[Mapping[str, np.ndarray]], np.ndarray] | None = None
 
     @property
     def is_discrete(self) -> bool:
