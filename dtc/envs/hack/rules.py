@@ -80,10 +80,11 @@ def begin(words: Array) -> Game:
     nobody = Units(*5 * [jnp.zeros(NUM_CELLS, jnp.uint8)])
     clock = stage.TURNS_BETWEEN - player.stage
     scene = Scene(tiles, nobody, player, jnp.uint32(1 << WAIT), clock)
-    return _game(_with_newcomers(scene, jnp.uint8(0), stage.num_starting(player.stage), words))
+    return settled(_with_newcomers(scene, jnp.uint8(0), stage.num_starting(player.stage), words))
 
 
-def _game(scene: Scene) -> Game:
+def settled(scene: Scene) -> Game:
+    """The game at the end of a turn, with what is allowed next."""
     tiles, units, player, owned, clock = scene
     found = targets.find(tiles, units, player)
     return Game(
@@ -131,7 +132,7 @@ def advance(game: Game, action: Array, words: Array) -> tuple[Game, Gains]:
         won=is_won.astype(jnp.int32),
         shaping=far - exit_distance(tiles, player),
     )
-    return _game(after), gains
+    return settled(after), gains
 
 
 def _carry_out(scene: Scene, order: Order, changed: Array) -> tuple[Scene, Array, Array, Array]:
