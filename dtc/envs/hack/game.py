@@ -21,19 +21,9 @@ import jax
 import jax.numpy as jnp
 
 from dtc.core.types import Array, ArraySpec, Environment, EnvSpec, GridMap, Key, PyTree, TimeStep
-from dtc.envs.hack import orders, rules, stage, targets, view
+from dtc.envs.hack import orders, rules, scripted, stage, targets, view
 from dtc.envs.hack.board import SIDE
 from dtc.envs.hack.rules import Gains, Game
-
-HUNDREDTHS = {  # of a point, for one of each part
-    "stage": 100,
-    "points": 10,
-    "units": 10,
-    "hp": -50,
-    "step": -1,
-    "won": 2000,
-    "shaping": -5,
-}
 
 
 class HackState(NamedTuple):
@@ -62,20 +52,22 @@ def hack(max_steps: int = 500) -> Environment:
 
     def show(state: HackState, gains: Gains, is_invalid: Array) -> TimeStep:
         player = view.numbers(state.game)
-        parts = {name: getattr(gains, name) * each for name, each in HUNDREDTHS.items()}
         is_won = gains.won > 0
         terminated = is_won | (player.hp == 0)
         stages = player.stage.astype(jnp.float32) - 1 + gains.won
         return TimeStep(
             obs=view.observe(state.game),
-            reward=in_points(sum(parts.values(), jnp.int32(0))),
+            reward=in_points(rules.hundredths(gains)),
             terminated=terminated,
             truncated=~terminated & (state.step_count >= max_steps),
             first=state.step_count == 0,
             cost=jnp.zeros(0, jnp.float32),
             action_mask=targets.as_flags(state.game.allowed),
             info={
-                **{f"reward_{name}": in_points(x) for name, x in parts.items()},
+                **{
+                    f"reward_{name}": in_points(x * each)
+                    for name, x, each in zip(Gains._fields, gains, rules.PAY, strict=True)
+                },
                 "invalid": is_invalid.astype(jnp.float32),
                 "stage_fraction": stages / rules.STAGES,
             },
@@ -106,4 +98,10 @@ def hack(max_steps: int = 500) -> Environment:
         planes=("board",),
         map=GridMap((SIDE, SIDE), lambda obs: (obs["player"][..., 0], obs["player"][..., 1])),
     )
-    return Environment(spec, params=(), reset=reset, step=step)
+    return Environment(spec, params=(), reset=reset, step=step, scripted=play_scripted)
+
+
+def play_scripted(key: Key, state: HackState, params: PyTree) -> Array:
+    """[] int32 action of the reference policy."""
+    del params
+    return scripted.choose(key, state.game)

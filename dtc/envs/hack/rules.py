@@ -1,7 +1,7 @@
 """One turn of `hack`: docs/concepts/hack.md in masked arithmetic over the board."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -55,15 +55,24 @@ class Scene(NamedTuple):
 
 
 class Gains(NamedTuple):
-    """What an action brought, by the parts of the reward. Each [] int32."""
+    """What an action brought, by the parts of the reward. Each [] int32; of PAY a number."""
 
-    stage: Array  # the number of the stage that was left
-    points: Array
-    units: Array
-    hp: Array  # lost
-    step: Array
-    won: Array
-    shaping: Array  # how much farther the exit is
+    stage: Any  # the number of the stage that was left
+    points: Any
+    units: Any
+    hp: Any  # lost
+    step: Any
+    won: Any
+    shaping: Any  # how much farther the exit is
+
+
+# Hundredths of a point of reward, for one of each.
+PAY = Gains(stage=100, points=10, units=10, hp=-50, step=-1, won=2000, shaping=-5)
+
+
+def hundredths(gains: Gains) -> Array:
+    """[] int32: the reward."""
+    return sum((x * each for x, each in zip(gains, PAY, strict=True)), jnp.int32(0))
 
 
 def exit_distance(tiles: Tiles, player: Player) -> Array:
