@@ -10,6 +10,7 @@ from dtc.envs.bandit import bandit
 from dtc.envs.chain import chain
 from dtc.envs.deepsea import deepsea, sized
 from dtc.envs.feeder import feeder, feeder_ego
+from dtc.envs.hack import game
 from dtc.envs.keydoor import keydoor
 from dtc.envs.noisytv import noisytv
 
@@ -23,10 +24,12 @@ ENVIRONMENTS: dict[str, Maker] = {
     "keydoor": keydoor,
     "noisytv": lambda **settings: noisytv(feeder_ego(**settings)),
     "deepsea": deepsea,
+    "hack": game.hack,
 }
 FAMILIES: dict[str, Callable[[str], Maker]] = {  # by the text before the slash
     "deepsea": sized,
     "gymnax": find_gymnax,
+    "hack": game.sized,
 }
 
 

@@ -163,11 +163,11 @@ def test_a_batch_equals_its_single_environments(name):
 @every_environment
 def test_encoding_is_finite_and_one_hot_where_it_has_a_grid(name):
     obs = rollout(name)[1].obs
-    for x in jax.jit(jax.vmap(ENVS[name].spec.encode))(obs).values():
+    for leaf, x in jax.jit(jax.vmap(ENVS[name].spec.encode))(obs).items():
         x = np.asarray(x, np.float32)
         assert np.isfinite(x).all()
         assert not is_compact(ENVS[name]) or ((x >= 0).all() and (x <= 1).all())
-        if x.ndim > 2:
+        if x.ndim > 2 and leaf not in ENVS[name].spec.planes:
             assert (x.sum(-1) == 1).all() and (x.max(-1) == 1).all()
 
 
@@ -256,6 +256,7 @@ def test_a_mistyped_environment_is_refused_with_the_nearest_name():
             "env.name=gymnax/CartPole-v2: not an environment of gymnax; "
             "did you mean gymnax/CartPole-v1?",
         ),
+        ("hack/8", "env.name=hack/8: size=8 must be 6, the only board there is. Use hack."),
         ("gymnax", "env.name=gymnax: not an environment of gymnax; it has CartPole-v1, "),
         ("chain/9", "env.name=chain/9 is not an environment; did you mean chain? Known: feeder, "),
     ],
@@ -287,6 +288,7 @@ def test_every_environment_has_its_name_in_the_catalog():
         ("bandit", {"num_symbols": 255}),
         ("deepsea", {"size": 1}),
         ("keydoor", {"max_steps": 0}),
+        ("hack", {"max_steps": 0}),
         ("noisytv", {"max_steps": 0}),
     ],
 )
@@ -302,6 +304,7 @@ PLACES = {  # row and column in a state
     "noisytv": lambda s: (s.base.position[:, 0], s.base.position[:, 1]),
     "keydoor": lambda s: np.unravel_index(s.id, (13, 13, 2, 2))[:2],
     "deepsea": lambda s: (s.row, s.column),
+    "hack": lambda s: (s.game.player[:, 0], s.game.player[:, 1]),
 }
 
 
