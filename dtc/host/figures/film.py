@@ -1,34 +1,49 @@
 """Episodes as films: what was seen beside what the model predicted."""
 
 from collections.abc import Mapping
-from typing import Any
+from functools import partial
 
 import numpy as np
 from PIL import Image
 
 from dtc.algorithms.curious.judging import OpenLoop
 from dtc.host.figures import episode
+from dtc.host.figures.episode import Picture
 
 SCALE = 16  # pixels of a grid cell
 GAP = 8  # pixels between real and predicted
 
 
-def film(shown: OpenLoop) -> list[Image.Image]:
-    """One picture a step: what was seen on the left, the model's open-loop prediction beside it."""
-    grids = {k: np.asarray(x, np.float32) for k, x in shown.seen.items() if x.ndim == 4}
-    palettes = {name: episode.palette_of(x) for name, x in grids.items()}
+def film(shown: OpenLoop, picture: Picture | None = None) -> list[Image.Image]:
+    """One picture a step: what was seen on the left, the model's open-loop prediction beside it.
+
+    Args:
+      picture: how the environment draws itself, where it does.
+    """
+    draw = picture or _by_palettes(shown)
     pairs = [
-        (_picture(shown.seen, t, palettes), _picture(shown.predicted, t, palettes))
+        (draw(episode.at_step(shown.seen, t)), draw(episode.at_step(shown.predicted, t)))
         for t in range(int(shown.alive.sum()))
     ]
-    return [Image.fromarray(np.hstack(pair)) for pair in pairs]
+    return [Image.fromarray(np.hstack([_framed(x) for x in pair])) for pair in pairs]
 
 
-def _picture(obs: Mapping[str, Any], t: int, palettes: Mapping[str, np.ndarray]) -> np.ndarray:
+def _by_palettes(shown: OpenLoop) -> Picture:
+    """Pictures of one-hot grids, a colour for each class."""
+    grids = {k: np.asarray(x, np.float32) for k, x in shown.seen.items() if x.ndim == 4}
+    palettes = {name: episode.palette_of(x) for name, x in grids.items()}
+    return partial(_picture, palettes=palettes)
+
+
+def _framed(image: np.ndarray) -> np.ndarray:
+    return np.pad(image, ((GAP, GAP), (GAP, GAP), (0, 0)), constant_values=255)
+
+
+def _picture(obs: Mapping[str, np.ndarray], palettes: Mapping[str, np.ndarray]) -> np.ndarray:
     """uint8 [height, width, 3] of an encoded observation: grids in colour, vectors as grey bars."""
     parts = []
     for name in sorted(obs):
-        x = np.asarray(obs[name][t], np.float32)
+        x = obs[name]
         if name in palettes:
             parts.append(episode.to_rgb(x, palettes[name]))
         else:
@@ -39,5 +54,4 @@ def _picture(obs: Mapping[str, Any], t: int, palettes: Mapping[str, np.ndarray])
         np.pad(p, ((0, 1), (0, width - p.shape[1]), (0, 0)), constant_values=1) for p in parts
     ]
     image = (np.concatenate(padded) * 255).astype(np.uint8)
-    image = image.repeat(SCALE, 0).repeat(SCALE, 1)
-    return np.pad(image, ((GAP, GAP), (GAP, GAP), (0, 0)), constant_values=255)
+    return image.repeat(SCALE, 0).repeat(SCALE, 1)
