@@ -18,6 +18,7 @@ FLOORS = [  # from the ground up; folders of one line are siblings
     "commands",
 ]
 FLOOR = {name: floor for floor, names in enumerate(FLOORS) for name in names.split()}
+FLOORLESS = {"wrappers": "envs"}  # rooms that nothing imports, and what they stand above
 HOST = ("host", "commands")  # flags, files, clocks: nothing in there is traced
 
 
@@ -49,8 +50,19 @@ def test_imports_point_to_lower_floors(path):
         return
     folder = path.relative_to(ROOT / "dtc").parts[0]
     others = folders(imported(path)) - {folder}
-    upward = {other for other in others if FLOOR.get(other, 99) >= FLOOR[folder]}
+    below = FLOORLESS.get(folder)
+    height = FLOOR[folder] if below is None else FLOOR[below] + 1
+    upward = {other for other in others if FLOOR.get(other, 99) >= height}
     assert not upward, f"{path} imports {sorted(upward)}, which is not on a lower floor"
+
+
+def test_nothing_imports_a_room_without_a_floor():
+    everything = [
+        p for folder in ("dtc", "launch", "tools", "configs") for p in (ROOT / folder).rglob("*.py")
+    ]
+    for path in everything:
+        used = folders(imported(path)) & set(FLOORLESS)
+        assert not used or path.parent.name in FLOORLESS, f"{path} imports {sorted(used)}"
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.py")), ids=lambda p: p.stem)

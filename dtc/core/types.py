@@ -96,6 +96,8 @@ class EnvSpec:
     num_costs: int = 0
     map: GridMap | None = None  # set for grid tasks
     planes: tuple[str, ...] = ()  # encoded leaves of rank 3 that are not one-hot
+    # draws one encoded or predicted observation as uint8 [height, width, 3], on the host
+    picture: Callable[[Mapping[str, np.ndarray]], np.ndarray] | None = None
 
     @property
     def is_discrete(self) -> bool:

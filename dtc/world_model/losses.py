@@ -2,9 +2,8 @@
 
 from collections.abc import Mapping
 
-import jax
 import jax.numpy as jnp
-from jax import lax
+from jax import lax, nn
 
 from dtc.core import distributions as dist
 from dtc.core.numerics import accum, symexp, symlog
@@ -40,15 +39,16 @@ def losses(
         out["mask"] = -dist.bernoulli_log_prob(mask, rows.action_mask).sum(-1)
     decoded = trunk.apply({"params": params}, feature, method="decode")
     for name, shape in trunk.encoded:
-        out[f"obs/{name}"] = reconstruction(decoded[name], accum(obs[name]), len(shape))
+        target, is_planes = accum(obs[name]), name in trunk.planes
+        out[f"obs/{name}"] = reconstruction(decoded[name], target, len(shape), is_planes)
     return out
 
 
 def decode(trunk: Trunk, params: PyTree, feature: Feature) -> dict[str, Array]:
-    """The predicted standardised observation: means of vectors, class probabilities of one-hots."""
+    """The predicted standardised observation: means of vectors, probabilities of classes."""
     decoded = trunk.apply({"params": params}, feature, method="decode")
-    vectors = vector_sizes(trunk)
-    return {k: symexp(x) if k in vectors else jax.nn.softmax(x) for k, x in decoded.items()}
+    means = dict.fromkeys(vector_sizes(trunk), symexp) | dict.fromkeys(trunk.planes, nn.sigmoid)
+    return {name: means.get(name, nn.softmax)(x) for name, x in decoded.items()}
 
 
 def kl(log_p: Array, log_q: Array, free_nats: float = 0.0) -> Array:
@@ -56,11 +56,17 @@ def kl(log_p: Array, log_q: Array, free_nats: float = 0.0) -> Array:
     return jnp.maximum(dist.categorical_kl(log_p, log_q).sum(-1), free_nats)
 
 
-def reconstruction(decoded: Array, target: Array, rank: int) -> Array:
-    """Loss of one leaf: squared symlog error of a vector, or cross-entropy of one-hot cells."""
+def reconstruction(decoded: Array, target: Array, rank: int, is_planes: bool = False) -> Array:
+    """Loss of one leaf: squared symlog error of a vector, or cross-entropy of one-hot cells.
+
+    Of planes the binary cross-entropy of each feature x in [0, 1], softplus(logit) - x logit.
+    """
     if rank == 1:
         return jnp.square(decoded - symlog(target)).sum(-1)
-    cross_entropy = -(target * jax.nn.log_softmax(decoded)).sum(-1)
+    if is_planes:
+        cross_entropy = (nn.softplus(decoded) - target * decoded).sum(-1)
+    else:
+        cross_entropy = -(target * nn.log_softmax(decoded)).sum(-1)
     return cross_entropy.sum(tuple(range(cross_entropy.ndim - rank + 1, cross_entropy.ndim)))
 
 

@@ -125,6 +125,7 @@ class Trunk(nn.Module):
     num_tokens: int
     num_actions: int
     has_action_mask: bool
+    planes: tuple[str, ...] = ()  # names of the encoded grids that are not one-hot
 
     def setup(self) -> None:
         c, p = self.cfg, self.precision
@@ -166,7 +167,7 @@ class Trunk(nn.Module):
         return self.reward(x), self.cont(x)[..., 0], mask
 
     def decode(self, feature: Feature) -> dict[str, Array]:
-        """The mean (symlog, standardised) or logits of each leaf of the encoded observation."""
+        """Mean (symlog, standardised) of vectors, logits of the observation's other leaves."""
         return self.decoder(feature.joined)
 
     def everything(self, obs: Mapping[str, Array], action: Array, stoch: Array) -> None:
@@ -205,7 +206,8 @@ def make_trunk(cfg: RSSMConfig, spec: EnvSpec, precision: Precision) -> Trunk:
     encoder = Encoder(cfg.encoder_layers, cfg.units, cfg.depth, ranks, precision)
     tokens = jax.eval_shape(lambda o: encoder.init_with_output(jax.random.key(0), o)[0], obs)
     num_actions = spec.action.num_classes or spec.action.shape[0]
-    return Trunk(cfg, precision, encoded, tokens.shape[-1], num_actions, spec.has_action_mask)
+    has_mask, size = spec.has_action_mask, tokens.shape[-1]
+    return Trunk(cfg, precision, encoded, size, num_actions, has_mask, spec.planes)
 
 
 def init(key: Array, trunk: Trunk) -> PyTree:

@@ -9,6 +9,7 @@ import pytest
 
 from dtc.envs.hack import board, player, programs, rules, stage, targets, units, view
 from dtc.envs.hack.game import hack
+from dtc.envs.hack.picture import picture
 from tests.envs import hack_twin
 
 UP, DOWN, LEFT, RIGHT, SIPHON, WAIT = range(6)
@@ -620,3 +621,20 @@ def test_the_programs_owned_are_seen():
 def test_the_mask_shows_what_is_allowed():
     game = game_of(AROUND, owned=["mend", "spark"])
     assert set(np.flatnonzero(targets.as_flags(game.allowed)).tolist()) == allowed(game)
+
+
+def test_the_picture_shows_every_feature_of_the_board():
+    empty = {"player": np.zeros(10), "programs": np.zeros(23), "board": np.zeros((6, 6, 42))}
+    blank = picture(empty)
+    assert blank.dtype == np.uint8 and blank.shape == (6 * 24 + 24, 6 * 24, 3)
+    unseen = []
+    for number in range(view.NUM_FEATURES):
+        board_seen = np.zeros((6, 6, 42))
+        board_seen[1, 4, number] = 1
+        changed = (picture(empty | {"board": board_seen}) != blank).any(-1)
+        assert not changed[:24].any() and not changed[48:].any(), "only the cell's pixels"
+        if not changed.any():
+            unseen.append(number)
+    pale = [view.STUNNED, view.CALLED, view.ARRIVAL]  # of units alone
+    assert unseen == [*range(view.PROGRAM, view.SIPHONED + 1), *pale], "programs have no picture"
+    assert (picture(empty | {"player": np.ones(10)}) != blank).any()

@@ -5,7 +5,8 @@ import pytest
 from matplotlib.colors import to_rgb
 from PIL import Image
 
-from dtc.host.figures import curves, episode, heatmaps, style
+from dtc.algorithms.curious.judging import OpenLoop
+from dtc.host.figures import curves, episode, film, heatmaps, style
 
 METRICS = [
     "curiosity/novelty",
@@ -141,6 +142,28 @@ def test_the_dream_figure_takes_grids_and_vectors(tmp_path):
     real = {"view": np.eye(4)[rng.integers(4, size=(9, 3, 3))], "vector": rng.random((9, 5))}
     episode.open_loop(tmp_path / "dream.png", real, real, rng.random(8), 3, "title", num_frames=4)
     assert (tmp_path / "dream.png").stat().st_size > 1000
+
+
+def test_planes_are_drawn_by_the_environments_own_picture(tmp_path):
+    rng = np.random.default_rng(0)
+    real = {"board": rng.random((9, 3, 3, 5)), "vector": rng.random((9, 2))}
+    purple = np.full((8, 8, 3), (200, 0, 200), np.uint8)
+    seen = []
+
+    def picture(obs):
+        seen.append({name: x.shape for name, x in obs.items()})
+        return purple
+
+    novelty, more = rng.random(8), {"planes": ("board",), "picture": picture}
+    episode.open_loop(tmp_path / "dream.png", real, real, novelty, 3, "title", 4, **more)
+    assert seen == 8 * [{"board": (3, 3, 5), "vector": (2,)}]
+    assert count(tmp_path / "dream.png", [200 / 255, 0, 200 / 255]) > 300
+    np.testing.assert_allclose(episode.error(np.zeros((1, 2, 2, 3)), 0.5, True), 0.5)
+
+    fields = dict.fromkeys(OpenLoop._fields) | {"seen": real, "predicted": real}
+    frames = film.film(OpenLoop(**fields)._replace(alive=np.arange(9) < 5), picture)
+    assert len(frames) == 5
+    assert np.asarray(frames[0]).shape == (8 + 2 * film.GAP, 2 * (8 + 2 * film.GAP), 3)
 
 
 def test_the_error_of_a_cell_is_the_probability_of_the_wrong_classes():

@@ -9,7 +9,6 @@ from dtc.algorithms.curious import judging, learn
 from dtc.algorithms.curious.acting import act_with, init_acting
 from dtc.algorithms.curious.agent import Agent, Learner
 from dtc.algorithms.curious.controls import NOVELTIES
-from dtc.config.errors import ConfigError
 from dtc.core import mesh
 from dtc.core.keys import Draws
 from dtc.core.nets import Precision
@@ -24,16 +23,7 @@ def make_agent(cfg: Any, spec: EnvSpec, precision: Precision) -> Agent:
 
 
 def make(cfg: Any, spec: EnvSpec, precision: Precision) -> Algorithm:
-    """The algorithm for a checked `Config` (dtc/config) and an environment.
-
-    Raises:
-      ConfigError: the world model cannot decode the environment's observations.
-    """
-    if spec.planes:
-        raise ConfigError(
-            f"env.name={cfg.env.name} shows cells of several features at once, and the world model "
-            "decodes one-hot cells only. Use --config=configs/ppo.py for this environment."
-        )
+    """The algorithm for a checked `Config` (dtc/config) and an environment."""
     agent = make_agent(cfg, spec, precision)
     with_policy = partial(act_with, agent)
     same: Any = mesh.REPLICATED

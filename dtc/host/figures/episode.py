@@ -1,6 +1,7 @@
 """The figure of an episode and the model's open-loop prediction of it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from dtc.host.figures import style
 from dtc.host.figures.style import FAINT, INK, PURPLE, RED
 
 PALE = "#f4f1ea"
+Picture = Callable[[Mapping[str, np.ndarray]], np.ndarray]  # as EnvSpec.picture
 CELLS = (*style.CYCLE, "#b9bdc4")  # colours of one-hot cells, by class
 
 
@@ -25,6 +27,8 @@ def open_loop(
     context: int,
     title: str,
     num_frames: int = 12,
+    planes: Sequence[str] = (),
+    picture: Picture | None = None,
 ) -> None:
     """Draws an episode, the model's open-loop prediction of it, the error and the novelty.
 
@@ -34,7 +38,11 @@ def open_loop(
       predicted: the same shapes; probabilities where `real` is one-hot.
       novelty: [T] or shorter, u(s_t, a_t).
       context: number of observed steps before the open-loop prediction.
+      planes, picture: as of the environment, see EnvSpec.
     """
+    length = len(next(iter(real.values())))
+    times = np.unique(np.linspace(0, length - 1, num_frames).round().astype(int))
+    errors = {name: error(real[name], predicted[name], name in planes) for name in real}
     grids = [name for name, x in real.items() if x.ndim == 4]
     vectors = [name for name, x in real.items() if x.ndim < 4]
     rows = [height for name in vectors for height in _strip_heights(real[name])] + [1.7]
@@ -44,19 +52,31 @@ def open_loop(
         figure.suptitle(title, x=0.01, ha="left", weight="bold")
         parts = np.ravel(figure.subfigures(len(heights), 1, height_ratios=heights, squeeze=False))
         for part, name in zip(parts, grids, strict=False):
-            _draw_film(part, name, real[name], predicted[name], context, num_frames)
+            of_classes = partial(_colored, name=name, palette=palette_of(real[name]))
+            draw = picture if picture and name in planes else of_classes
+            frames = [[draw(at_step(x, t)) for t in times] for x in (real, predicted)]
+            _draw_film(part, name, frames, errors[name][times], times, context)
         axes = np.ravel(parts[-1].subplots(len(rows), 1, sharex=True, height_ratios=rows))
         for i, name in enumerate(vectors):
             _draw_heatmaps(axes[3 * i : 3 * i + 3], name, real[name], predicted[name])
-        errors = {name: error(real[name], predicted[name]) for name in real}
         _draw_errors(axes[-1], errors, novelty, context)
         for ax in axes:
             ax.axvline(context - 0.5, color=RED, linewidth=1.2)
         style.save(figure, path)
 
 
-def error(real: np.ndarray, predicted: np.ndarray) -> np.ndarray:
-    """[T, ...] 1 - p(true class) of one-hot cells, otherwise the absolute difference."""
+def at_step(obs: Mapping[str, Any], t: int) -> dict[str, np.ndarray]:
+    """Step `t` of encoded observations [T, ...]."""
+    return {name: np.asarray(x[t], np.float32) for name, x in obs.items()}
+
+
+def error(real: np.ndarray, predicted: np.ndarray, is_planes: bool = False) -> np.ndarray:
+    """[T, ...] 1 - p(what was there) of one-hot cells, else the absolute difference.
+
+    Of planes the greatest of a cell's features.
+    """
+    if is_planes:
+        return np.abs(real - predicted).max(-1)
     if real.ndim > 2:
         return 1 - (real * predicted).sum(-1)
     return np.abs(real - predicted)
@@ -75,20 +95,26 @@ def palette_of(cells: np.ndarray) -> np.ndarray:
     return palette
 
 
+def _colored(obs: Mapping[str, np.ndarray], name: str, palette: np.ndarray) -> np.ndarray:
+    return to_rgb(obs[name], palette)
+
+
 def _draw_film(
-    part: Any, name: str, real: np.ndarray, predicted: np.ndarray, context: int, num_frames: int
+    part: Any,
+    name: str,
+    frames: Sequence[Sequence[np.ndarray]],
+    wrong: np.ndarray,
+    times: np.ndarray,
+    context: int,
 ) -> None:
     """Three strips of frames: observation, prediction, error."""
-    times = np.unique(np.linspace(0, len(real) - 1, num_frames).round().astype(int))
-    palette = palette_of(real)
     axes = part.subplots(3, len(times), squeeze=False)
-    wrong = error(real, predicted)
     for column, t in enumerate(times):
         color = FAINT if t < context else INK
         axes[0, column].set_title(f"t={t}", size=8, color=color, loc="center", weight="normal")
-        axes[0, column].imshow(to_rgb(real[t], palette))
-        axes[1, column].imshow(to_rgb(predicted[t], palette))
-        axes[2, column].imshow(wrong[t], cmap="Reds", vmin=0, vmax=1)
+        axes[0, column].imshow(frames[0][column])
+        axes[1, column].imshow(frames[1][column])
+        axes[2, column].imshow(wrong[column], cmap="Reds", vmin=0, vmax=1)
     for ax in axes.flat:
         ax.set(xticks=[], yticks=[])
         ax.grid(visible=False)

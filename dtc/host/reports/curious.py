@@ -121,7 +121,7 @@ def probe(program: Program, carrier: Carrier, index: jax.Array) -> Any:
 
 def film_of_episode(program: Program, carrier: Carrier, index: jax.Array) -> Sequence[Image.Image]:
     """Frames of a greedy episode, each beside the model's open-loop prediction of it."""
-    return film.film(probe(program, carrier, index))
+    return film.film(probe(program, carrier, index), program.machine.env.spec.picture)
 
 
 def draw(program: Program, drawing: Drawing) -> Sequence[str]:
@@ -142,6 +142,8 @@ def draw(program: Program, drawing: Drawing) -> Sequence[str]:
         first(shown.novelty),
         CONTEXT,
         f"An episode and the model's open-loop prediction after {CONTEXT} steps",
+        planes=program.machine.env.spec.planes,
+        picture=program.machine.env.spec.picture,
     )
     if shown.salience is not None:
         heatmaps.salience(directory / "salience.png", first(shown.salience), SALIENCE_TITLE)

@@ -43,7 +43,8 @@ def make(program: Program) -> Report:
 
 def film_of_episode(program: Program, carrier: Carrier, index: jax.Array) -> Sequence[Image.Image]:
     """What was seen in a greedy episode."""
-    return film.of_episode(jax.device_get(program.watch(carrier.root, carrier.learner, index)))
+    watched = jax.device_get(program.watch(carrier.root, carrier.learner, index))
+    return film.of_episode(watched, program.machine.env.spec.picture)
 
 
 def draw(program: Program, drawing: Drawing) -> Sequence[str]:
