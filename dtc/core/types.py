@@ -84,7 +84,8 @@ class EnvSpec:
     ``obs`` is a pytree of ArraySpec, compact for storage: uint8 where possible. ``encode(obs)``
     turns one observation into a dict of floats for the networks: leaves of rank 1 are real vectors,
     leaves of higher rank are one-hot over the last dim (rank 3: a grid [height, width, classes]),
-    unless ``planes`` names them: then each cell has several features in [0, 1].
+    unless ``planes`` names them: then each cell has several features in [0, 1]. A vector that
+    ``planes`` names is one such cell, read as it is: the others are standardised by their moments.
     """
 
     name: str
@@ -95,7 +96,7 @@ class EnvSpec:
     has_action_mask: bool = False
     num_costs: int = 0
     map: GridMap | None = None  # set for grid tasks
-    planes: tuple[str, ...] = ()  # encoded leaves of rank 3 that are not one-hot
+    planes: tuple[str, ...] = ()  # encoded leaves whose features lie in [0, 1]
     # draws one encoded or predicted observation as uint8 [height, width, 3], on the host
     picture: Callable[[Mapping[str, np.ndarray]], np.ndarray] | None = None
 

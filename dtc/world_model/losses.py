@@ -61,10 +61,10 @@ def reconstruction(decoded: Array, target: Array, rank: int, is_planes: bool = F
 
     Of planes the binary cross-entropy of each feature x in [0, 1], softplus(logit) - x logit.
     """
-    if rank == 1:
-        return jnp.square(decoded - symlog(target)).sum(-1)
     if is_planes:
         cross_entropy = (nn.softplus(decoded) - target * decoded).sum(-1)
+    elif rank == 1:
+        return jnp.square(decoded - symlog(target)).sum(-1)
     else:
         cross_entropy = -(target * nn.log_softmax(decoded)).sum(-1)
     return cross_entropy.sum(tuple(range(cross_entropy.ndim - rank + 1, cross_entropy.ndim)))

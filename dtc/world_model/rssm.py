@@ -125,7 +125,7 @@ class Trunk(nn.Module):
     num_tokens: int
     num_actions: int
     has_action_mask: bool
-    planes: tuple[str, ...] = ()  # names of the encoded grids that are not one-hot
+    planes: tuple[str, ...] = ()  # as of EnvSpec
 
     def setup(self) -> None:
         c, p = self.cfg, self.precision
@@ -219,8 +219,9 @@ def init(key: Array, trunk: Trunk) -> PyTree:
 
 
 def vector_sizes(trunk: Trunk) -> dict[str, int]:
-    """Width of each vector among the encoded observations."""
-    return {name: shape[0] for name, shape in trunk.encoded if len(shape) == 1}
+    """Width of each real vector among the encoded observations."""
+    vectors = {name: shape[0] for name, shape in trunk.encoded if len(shape) == 1}
+    return {name: size for name, size in vectors.items() if name not in trunk.planes}
 
 
 def observe_step(

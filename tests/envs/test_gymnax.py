@@ -140,7 +140,8 @@ def test_spaces_become_specs_that_keep_observations_compact():
     spec = adapted("Breakout-MinAtar")[0].spec
     assert spec.obs == {"obs": ArraySpec((10, 10, 4), jnp.bool_, low=0, high=1)}
     assert spec.action == ArraySpec((), jnp.int32, num_classes=3)
-    assert spec.encode({"obs": spec.obs["obs"].zeros()})["obs"].shape == (400,)
+    assert spec.encode({"obs": spec.obs["obs"].zeros()})["obs"].shape == (10, 10, 4)
+    assert spec.planes == ("obs",)
     spec = adapted("Pendulum-v1")[0].spec
     assert spec.obs == {"obs": ArraySpec((3,), jnp.float32, low=-8, high=8)}
     assert spec.action == ArraySpec((1,), jnp.float32, low=-2, high=2)

@@ -120,11 +120,12 @@ def test_a_one_hot_leafs_loss_is_the_summed_cross_entropy(terms, outputs, name):
     np.testing.assert_allclose(terms[f"obs/{name}"], -cells.sum(-1), rtol=1e-4)
 
 
-def test_the_loss_of_planes_is_the_summed_binary_cross_entropy():
-    logits, x = normal(4, 3, 2, 5), RNG.random((4, 3, 2, 5)).astype(np.float32)
-    p = sigmoid(logits)
-    theirs = -(x * np.log(p) + (1 - x) * np.log(1 - p)).sum((1, 2, 3))
-    loss = losses.reconstruction(jax.numpy.asarray(logits), jax.numpy.asarray(x), 3, is_planes=True)
+@pytest.mark.parametrize("shape", [(3, 2, 5), (5,)])
+def test_the_loss_of_planes_is_the_summed_binary_cross_entropy(shape):
+    logits, x = normal(4, *shape), RNG.random((4, *shape)).astype(np.float32)
+    p, rank = sigmoid(logits), len(shape)
+    theirs = -(x * np.log(p) + (1 - x) * np.log(1 - p)).sum(tuple(range(1, 1 + rank)))
+    loss = losses.reconstruction(jax.numpy.asarray(logits), jax.numpy.asarray(x), rank, True)
     np.testing.assert_allclose(loss, theirs, rtol=1e-5)
 
 

@@ -56,7 +56,7 @@ class Learner(NamedTuple):
 
 def init(root: Key, agent: Agent) -> Learner:
     """A fresh learner."""
-    sizes = {name: n for name, (n, *more) in encoded_shapes(agent.spec).items() if not more}
+    sizes = vector_sizes(agent.spec)
     moments = normalizer.init(sizes, agent.precision.param)
     obs = {name: spec.zeros() for name, spec in agent.spec.obs.items()}
     key = mesh_key(root, Purpose.BEHAVIOUR_INIT, 0, 0)
@@ -65,10 +65,11 @@ def init(root: Key, agent: Agent) -> Learner:
     return Learner(params, moments, agent.tx.init(params), weight)
 
 
-def encoded_shapes(spec: EnvSpec) -> dict[str, tuple[int, ...]]:
-    """The shape of each leaf of an encoded observation."""
+def vector_sizes(spec: EnvSpec) -> dict[str, int]:
+    """Width of each real vector among the leaves of an encoded observation."""
     obs = {name: jax.ShapeDtypeStruct(x.shape, x.dtype) for name, x in spec.obs.items()}
-    return {name: x.shape for name, x in jax.eval_shape(spec.encode, obs).items()}
+    encoded = jax.eval_shape(spec.encode, obs)
+    return {k: x.size for k, x in encoded.items() if x.ndim == 1 and k not in spec.planes}
 
 
 def inputs(moments: Normalizer, obs: Mapping[str, Array], agent: Agent, num_dims: int) -> Array:

@@ -3,8 +3,8 @@
 Actions      int32 [] of a Discrete space, float32 [A] of a Box.
 Observation  `obs`, or a leaf for each part of a Dict or Tuple: categories in the smallest unsigned
              dtype, integers in uint8 if their bounds fit, MinAtar's planes as bool, all others as
-             float32 with gymnax's bounds, which some games exceed. Encoded as vectors (compact
-             leaves scaled to [0, 1]), categories as one-hot [1, classes].
+             float32 with gymnax's bounds, which some games exceed. Encoded as vectors (uint8
+             scaled to [0, 1]), categories as one-hot [1, classes], bool as planes.
 Reward       gymnax's, float32 [].
 Termination  the game's own end. In bsuite also the time limit, which is part of the task: the only
              chain that reaches it observes the elapsed time.
@@ -155,6 +155,7 @@ def adapt(env_id: str) -> Environment:
         action=action,
         max_steps=max_steps,
         encode=lambda obs: {name: _encode(obs[name], s) for name, s in obs_spec.items()},
+        planes=tuple(name for name, s in obs_spec.items() if _is_planes(s)),
     )
     return Environment(spec, params, reset, step)
 
@@ -204,12 +205,18 @@ def _action_spec(space: Any, env_id: str) -> ArraySpec:
     return ArraySpec(tuple(space.shape), jnp.float32, *_bounds(space))
 
 
+def _is_planes(spec: ArraySpec) -> bool:
+    return spec.dtype == jnp.bool_ and len(spec.shape) in (1, 3)
+
+
 def _encode(x: Array, spec: ArraySpec) -> Array:
-    """float32 [1, classes] of a category; otherwise [F], with compact dtypes scaled to [0, 1]."""
+    """float32 [1, classes] of a category, planes as they are; otherwise [F], uint8 in [0, 1]."""
     if spec.num_classes is not None:
         return jax.nn.one_hot(x, spec.num_classes, dtype=jnp.float32)[None]
+    if _is_planes(spec):
+        return x.astype(jnp.float32)
     flat = x.astype(jnp.float32).reshape(-1)
-    if spec.dtype not in (jnp.bool_, jnp.uint8) or spec.low == spec.high:
+    if spec.dtype != jnp.uint8 or spec.low == spec.high:
         return flat
     assert spec.low is not None and spec.high is not None
     return (flat - spec.low) / (spec.high - spec.low)

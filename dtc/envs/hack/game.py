@@ -96,7 +96,7 @@ def hack(max_steps: int = 500) -> Environment:
         max_steps=max_steps,
         encode=view.encode,
         has_action_mask=True,
-        planes=("board",),
+        planes=("player", "programs", "board"),
         picture=picture,
         map=GridMap((SIDE, SIDE), lambda obs: (obs["player"][..., 0], obs["player"][..., 1])),
     )

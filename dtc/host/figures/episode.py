@@ -75,7 +75,7 @@ def error(real: np.ndarray, predicted: np.ndarray, is_planes: bool = False) -> n
 
     Of planes the greatest of a cell's features.
     """
-    if is_planes:
+    if is_planes and real.ndim > 2:
         return np.abs(real - predicted).max(-1)
     if real.ndim > 2:
         return 1 - (real * predicted).sum(-1)
