@@ -6,13 +6,12 @@ Machine: 2 CPU cores, or one GPU.
 """
 
 import ml_collections
-from dtc.configs import ppo
+from dtc.configs import ppo_local
 
 
 def get_config() -> ml_collections.ConfigDict:
-    """The settings of configs/ppo.py, 2 million steps."""
-    config = ppo.get_config()
+    """The settings of configs/ppo_local.py."""
+    config = ppo_local.get_config()
     config.name = "ppo_hack"
     config.env.name = "hack"
-    config.run.steps = 2_000_000
     return config

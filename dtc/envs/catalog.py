@@ -29,7 +29,7 @@ ENVIRONMENTS: dict[str, Maker] = {
 FAMILIES: dict[str, Callable[[str], Maker]] = {  # by the text before the slash
     "deepsea": sized,
     "gymnax": find_gymnax,
-    "hack": game.sized,
+    "hack": game.named,
 }
 
 
@@ -49,7 +49,7 @@ def find(name: str) -> Maker:
             raise ValueError(f"env.name={name}: {error}") from error
     close = difflib.get_close_matches(name, ENVIRONMENTS, 1)
     hint = f"; did you mean {close[0]}?" if close else "."
-    known = ", ".join([*ENVIRONMENTS, "deepsea/SIZE", "gymnax/ID"])
+    known = ", ".join([*ENVIRONMENTS, "hack/unmasked", "deepsea/SIZE", "gymnax/ID"])
     raise ValueError(f"env.name={name} is not an environment{hint} Known: {known}.")
 
 

@@ -17,7 +17,7 @@ ENVS = {name: catalog.make(name) for name in catalog.ENVIRONMENTS} | {
     "chain, terminates": catalog.make("chain", length=7, terminates=True),
     "feeder, legacy": catalog.make("feeder", reward="legacy", max_steps=9, density=0.02),
 }
-GYMNAX = ["gymnax/CartPole-v1", "gymnax/Pendulum-v1", "gymnax/Breakout-MinAtar"]
+GYMNAX = ["hack/unmasked", "gymnax/CartPole-v1", "gymnax/Pendulum-v1", "gymnax/Breakout-MinAtar"]
 ENVS |= {name: catalog.make(name) for name in GYMNAX}
 every_environment = pytest.mark.parametrize("name", ENVS)
 NUM_STEPS = 500
@@ -240,7 +240,8 @@ def test_a_mistyped_environment_is_refused_with_the_nearest_name():
         catalog.make("feedr")
     assert str(error.value) == (
         "env.name=feedr is not an environment; did you mean feeder? "
-        f"Known: {', '.join(catalog.ENVIRONMENTS)}, deepsea/SIZE, gymnax/ID."
+        f"Known: {', '.join(catalog.ENVIRONMENTS)}, hack/unmasked, "
+        "deepsea/SIZE, gymnax/ID."
     )
     with pytest.raises(ValueError, match=r"env.name=zzz is not an environment\. Known: feeder"):
         catalog.make("zzz")
@@ -256,7 +257,11 @@ def test_a_mistyped_environment_is_refused_with_the_nearest_name():
             "env.name=gymnax/CartPole-v2: not an environment of gymnax; "
             "did you mean gymnax/CartPole-v1?",
         ),
-        ("hack/8", "env.name=hack/8: size=8 must be 6, the only board there is. Use hack."),
+        (
+            "hack/8",
+            "env.name=hack/8: size=8 must be 6, the only board there is. Use hack, or "
+            "hack/unmasked.",
+        ),
         ("gymnax", "env.name=gymnax: not an environment of gymnax; it has CartPole-v1, "),
         ("chain/9", "env.name=chain/9 is not an environment; did you mean chain? Known: feeder, "),
     ],

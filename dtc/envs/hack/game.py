@@ -15,6 +15,7 @@ Truncation   after `max_steps` steps, unless it ends there.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -34,11 +35,14 @@ class HackState(NamedTuple):
     step_count: Array  # [] int32
 
 
-def sized(text: str) -> Callable[..., Environment]:
-    """The function that makes the game on a board of the size written in `text`: of 6 alone."""
-    if text != str(SIDE):
-        raise ValueError(f"size={text} must be {SIDE}, the only board there is. Use hack.")
-    return hack
+def named(text: str) -> Callable[..., Environment]:
+    """The function that makes the game `hack/TEXT`: of the one size, or without its mask."""
+    variants = {str(SIDE): hack, "unmasked": partial(hack, is_masked=False)}
+    if text not in variants:
+        raise ValueError(
+            f"size={text} must be {SIDE}, the only board there is. Use hack, or hack/unmasked."
+        )
+    return variants[text]
 
 
 def in_points(hundredths: Array) -> Array:
@@ -46,8 +50,11 @@ def in_points(hundredths: Array) -> Array:
     return hundredths.astype(jnp.float32) * jnp.float32(0.01)
 
 
-def hack(max_steps: int = 500) -> Environment:
-    """The game, ended after `max_steps` steps."""
+def hack(max_steps: int = 500, is_masked: bool = True) -> Environment:
+    """The game, ended after `max_steps` steps.
+
+    Without its mask an agent may choose what is not allowed: a control of what the mask is worth.
+    """
     if max_steps < 1:
         raise ValueError(f"max_steps={max_steps} must be at least 1. Use 500.")
 
@@ -63,7 +70,7 @@ def hack(max_steps: int = 500) -> Environment:
             truncated=~terminated & (state.step_count >= max_steps),
             first=state.step_count == 0,
             cost=jnp.zeros(0, jnp.float32),
-            action_mask=targets.as_flags(state.game.allowed),
+            action_mask=targets.as_flags(state.game.allowed) if is_masked else None,
             info={
                 **{
                     f"reward_{name}": in_points(x * each)
@@ -90,12 +97,12 @@ def hack(max_steps: int = 500) -> Environment:
         return state, show(state, gains, is_invalid)
 
     spec = EnvSpec(
-        name="hack",
+        name="hack" if is_masked else "hack/unmasked",
         obs=view.SPEC,
         action=ArraySpec((), jnp.int32, num_classes=orders.NUM_ACTIONS),
         max_steps=max_steps,
         encode=view.encode,
-        has_action_mask=True,
+        has_action_mask=is_masked,
         planes=("player", "programs", "board"),
         picture=picture,
         map=GridMap((SIDE, SIDE), lambda obs: (obs["player"][..., 0], obs["player"][..., 1])),
