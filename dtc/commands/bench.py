@@ -4,6 +4,7 @@ dtc bench env                      env_steps/s of environments, compared with gy
 dtc bench env --json=rates.json    the same, with every repeat written to a file
 dtc bench train                    time of an update of configs/dreamerv3.py and of its parts
 dtc bench train --config=configs/local.py --horizons    time of an update at each dream horizon
+dtc bench ppo                      env_steps/s of PPO in training, with --purejaxrl beside theirs
 """
 
 import argparse
@@ -19,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from dtc.commands import bench_train
+from dtc.commands import bench_ppo, bench_train
 from dtc.core import mesh
 from dtc.core.keys import mesh_key, mesh_keys
 from dtc.core.types import Array, Environment, Key, Purpose, PyTree
@@ -32,7 +33,7 @@ def main(argv: Sequence[str]) -> int:
     """Runs a subcommand, which prints a table; returns the exit status."""
     parser = argparse.ArgumentParser("dtc bench", description=(__doc__ or "").splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
-    for add in (add_env, bench_train.add_train):
+    for add in (add_env, bench_train.add_train, bench_ppo.add_ppo):
         command = add(commands)
         command.add_argument("--json", type=Path, help="also write the results to this file")
     args, rest = parser.parse_known_args(argv)
@@ -109,6 +110,7 @@ def contenders() -> dict[str, Contender]:
         "feeder": _ours("feeder", lambda env, obs_N: obs_N),
         "feeder, bf16[266]": _ours("feeder", _encoded),
         "feeder_ego": _ours("feeder_ego", lambda env, obs_N: obs_N),
+        "hack": _masked("hack"),
     }
     try:
         import gymnax
@@ -136,6 +138,30 @@ def _ours(name: str, show: Callable[[Environment, PyTree], PyTree]) -> Contender
         state, shown = vector.step(root, state, action_N, env)
         flags = (shown.terminated, shown.truncated)
         return state, (show(env, shown.obs), shown.reward, *flags, ~shown.first)
+
+    return Contender(env.spec.action.num_classes or 0, init, step)
+
+
+def _masked(name: str) -> Contender:
+    """An environment with a mask, under random actions that it allows."""
+    env, cfg = catalog.make(name), vector.VectorConfig("same_step")
+
+    def init(root: Key, ids_N: Array) -> PyTree:
+        return vector.reset(root, ids_N, env, cfg)
+
+    def step(root: Key, carry: PyTree, action_N: Array, key_N: Key) -> tuple[PyTree, Any]:
+        mask_NA = carry[1].action_mask
+        bits_NA = jax.vmap(lambda key: jax.random.bits(key, mask_NA.shape[1:], jnp.uint16))(key_N)
+        allowed_N = jnp.argmax(jnp.where(mask_NA, bits_NA, 0), -1)
+        state, shown = vector.step(root, carry[0], allowed_N, env, cfg)
+        flags = (shown.terminated, shown.truncated)
+        return (state, shown), (
+            shown.obs,
+            mask_NA,
+            shown.reward,
+            *flags,
+            jnp.ones_like(shown.first),
+        )
 
     return Contender(env.spec.action.num_classes or 0, init, step)
 

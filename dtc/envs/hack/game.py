@@ -37,7 +37,10 @@ class HackState(NamedTuple):
 
 def named(text: str) -> Callable[..., Environment]:
     """The function that makes the game `hack/TEXT`: of the one size, or without its mask."""
-    variants = {str(SIDE): hack, "unmasked": partial(hack, is_masked=False)}
+    variants: dict[str, Callable[..., Environment]] = {
+        str(SIDE): hack,
+        "unmasked": partial(hack, is_masked=False),
+    }
     if text not in variants:
         raise ValueError(
             f"size={text} must be {SIDE}, the only board there is. Use hack, or hack/unmasked."
