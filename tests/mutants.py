@@ -563,6 +563,14 @@ MUTANTS = (
         PPO_LAWS,
     ),
     Mutant(
+        "ppo_forgets_the_unit_of_returns_in_its_loss",
+        PPO,
+        "target=batch.target / unit",
+        "target=batch.target",
+        "test_rewards_of_another_size_give_the_same_gradients_and_values_in_proportion",
+        PPO_LAWS,
+    ),
+    Mutant(
         "ppo_never_stops_for_its_kl",
         PPO,
         "(passes.done < agent.cfg.epochs) & is_near",

@@ -153,6 +153,35 @@ def test_the_value_loss_is_the_larger_of_the_plain_and_the_clipped_one():
     np.testing.assert_allclose(losses.value_loss(value, batch, 0.2), expected, rtol=1e-5)
 
 
+def test_the_unit_of_returns_is_their_running_root_mean_square():
+    unit = jnp.float32(7.0)
+    batches = [
+        random_batch(seed)._replace(target=scale * np.ones((6, 4)))
+        for seed, scale in enumerate((3.0, 3.0, 5.0))
+    ]
+    for update, batch in enumerate(batches[:2]):
+        unit = learn.next_unit(draws(update), unit, batch)
+        assert float(unit) == pytest.approx(3), "the first of all has no effect"
+    after = learn.next_unit(draws(1000), unit, batches[2])
+    assert float(after) == pytest.approx(np.sqrt(9 + learn.UNIT_RATE * (25 - 9)))
+
+
+def test_rewards_of_another_size_give_the_same_gradients_and_values_in_proportion(collection):
+    agent, learner, collected = collection
+    found = []
+    for scale in (1.0, 1e4):
+        reached = collected.reached
+        reached = reached._replace(reward=scale * reached.reward)
+        extras = collected.rows.extras | {"value": scale * collected.rows.extras["value"]}
+        rows = collected.rows._replace(extras=extras)
+        scaled = collected._replace(reached=reached, rows=rows)
+        of_scale = learner._replace(unit=scale * learner.unit)
+        found.append(learn.gradients(draws(), of_scale, scaled, None, agent))
+    jax.tree.map(
+        lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-6), found[0], found[1]
+    )
+
+
 def trained(**changes):
     """Metrics of a first update under changed settings."""
     program = program_of("ppo", **changes)

@@ -52,6 +52,7 @@ class Learner(NamedTuple):
     normalizer: Normalizer  # of vector observations
     opt: PyTree
     entropy: Array  # [] float32 weight of the policy's entropy
+    unit: Array  # [] float32 running root mean square of returns, in which the critic answers
 
 
 def init(root: Key, agent: Agent) -> Learner:
@@ -62,7 +63,7 @@ def init(root: Key, agent: Agent) -> Learner:
     key = mesh_key(root, Purpose.BEHAVIOUR_INIT, 0, 0)
     params = agent.net.init(key, inputs(moments, obs, agent, 0))["params"]
     weight = jnp.asarray(agent.cfg.entropy, agent.precision.param)
-    return Learner(params, moments, agent.tx.init(params), weight)
+    return Learner(params, moments, agent.tx.init(params), weight, jnp.ones_like(weight))
 
 
 def vector_sizes(spec: EnvSpec) -> dict[str, int]:
@@ -81,7 +82,7 @@ def inputs(moments: Normalizer, obs: Mapping[str, Array], agent: Agent, num_dims
 def value(learner: Learner, obs: Mapping[str, Array], agent: Agent) -> Array:
     """[N] values of observations [N, ...]."""
     x = inputs(learner.normalizer, obs, agent, 1)
-    return agent.net.apply({"params": learner.params}, x, method="value")
+    return learner.unit * agent.net.apply({"params": learner.params}, x, method="value")
 
 
 def act(
@@ -96,7 +97,7 @@ def act(
         return Acted(acting, policy.greedy_action(output, mask, spec))
     action = policy.sample_action(output, mask, keys.policy, spec, NO_UNIMIX)
     log_p = policy.log_prob_and_entropy(output, action, mask, spec, NO_UNIMIX)[0]
-    value_N = net.apply(variables, x, method="value")
+    value_N = learner.unit * net.apply(variables, x, method="value")
     return Acted(acting, action, extras={"log_p": log_p, "value": value_N})
 
 

@@ -18,6 +18,7 @@ from dtc.behaviour import policy
 from dtc.core import mesh, metrics, normalizer
 from dtc.core.keys import Draws, mesh_keys
 from dtc.core.metrics import Metrics
+from dtc.core.numerics import ema_from_start
 from dtc.core.optimizer import global_norm
 from dtc.core.returns import lambda_returns
 from dtc.core.types import Array, Purpose, PyTree, TimeStep
@@ -25,6 +26,8 @@ from dtc.data.ring import Ring
 from dtc.training.algorithm import Collected, Learned
 
 LEAST_STD = 1e-8  # of the advantages of a minibatch
+UNIT_RATE = 0.05  # EMA rate of the mean square of returns, per update; faster at the start
+LEAST_UNIT = 1e-8
 ENTROPY_RATE = 0.3  # step of log weight, an update and unit of entropy share
 ENTROPY_WEIGHTS = (1e-4, 10.0)  # least and largest weight under an entropy target
 
@@ -98,11 +101,13 @@ def loss(
     """[] the whole loss of a minibatch of this device, and its parts."""
     x = inputs(learner.normalizer, batch.obs, agent, 2)
     output, value_TN = agent.net.apply({"params": params}, x)
+    unit = learner.unit
+    scaled = batch._replace(value=batch.value / unit, target=batch.target / unit)
     log_p, entropy = policy.log_prob_and_entropy(
         output, batch.action, batch.mask, agent.spec, NO_UNIMIX
     )
     gain, clipped = policy_loss(log_p, batch, agent.cfg.clip)
-    fit, entropy_mean = value_loss(value_TN, batch, agent.cfg.clip), entropy.mean()
+    fit, entropy_mean = value_loss(value_TN, scaled, agent.cfg.clip), entropy.mean()
     total = gain + agent.cfg.value_weight * fit - learner.entropy * entropy_mean
     share = policy.entropy_share(entropy, batch.mask, agent.spec)
     parts = {} if share is None else {"task/entropy_share": share.mean()}
@@ -159,6 +164,7 @@ def learn(
     """
     assert collected is not None
     rows = targets(learner, collected, agent)
+    learner = learner._replace(unit=next_unit(draws, learner.unit, rows))
     start = one_pass(draws, Passes(jnp.int32(0), learner, {}), rows, agent)
 
     def goes_on(passes: Passes) -> Array:
@@ -169,6 +175,13 @@ def learn(
     learner = follow(draws, passes.learner, collected, agent)
     learner = learner._replace(entropy=next_weight(learner.entropy, passes.found, agent))
     return Learned(learner, stored, passes.found | info(draws, rows, passes, agent))
+
+
+def next_unit(draws: Draws, unit: Array, rows: Minibatch) -> Array:
+    """The running root mean square of lambda-returns, with those of this update."""
+    square = mesh.pmean(jnp.square(rows.target).mean(), *mesh.AXES)
+    running = ema_from_start(jnp.square(unit), square, UNIT_RATE, draws.update + 1)
+    return jnp.maximum(jnp.sqrt(running), LEAST_UNIT)
 
 
 def next_weight(weight: Array, found: Metrics, agent: Agent) -> Array:
@@ -209,6 +222,7 @@ def info(draws: Draws, rows: Minibatch, passes: Passes, agent: Agent) -> Metrics
         "ppo/rate": rate(draws.update, agent),
         "ppo/explained": 1.0 - spread[1] / jnp.maximum(spread[0], 1e-12),
         "ppo/entropy_weight": passes.learner.entropy,
+        "ppo/unit": passes.learner.unit,
     }
 
 
@@ -218,6 +232,7 @@ def gradients(
     """Raw gradients of the update's first minibatch."""
     assert collected is not None
     rows = targets(learner, collected, agent)
+    learner = learner._replace(unit=next_unit(draws, learner.unit, rows))
     batches = minibatches(draws, jnp.int32(0), rows, agent)
     first = jax.tree.map(lambda x: x[0], batches)
     return minibatch_gradients(learner, first, agent)[0]

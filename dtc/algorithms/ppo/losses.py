@@ -29,7 +29,11 @@ def policy_loss(log_p: Array, batch: Minibatch, clip: float) -> tuple[Array, Arr
 
 
 def value_loss(value: Array, batch: Minibatch, clip: float) -> Array:
-    """[] mean of max((v - R)^2, (v_clipped - R)^2) / 2, with v within `clip` of the old value."""
+    """[] mean of max((v - R)^2, (v_clipped - R)^2) / 2, with v within `clip` of the old value.
+
+    Value, old value and R are in units of `Learner.unit`: so neither the clipping nor the share of
+    the critic in the gradients' norm depends on how large rewards are.
+    """
     near = batch.value + jnp.clip(value - batch.value, -clip, clip)
     worse = jnp.maximum(jnp.square(value - batch.target), jnp.square(near - batch.target))
     return 0.5 * worse.mean()

@@ -11,7 +11,7 @@ from dtc.core.numerics import accum
 from dtc.core.types import Array, EnvSpec
 
 HIDDEN_SCALE = 2.0**0.5  # of hidden weights: tanh keeps the variance of its inputs
-POLICY_SCALE = 0.01  # of the policy's output: all actions start nearly alike
+OUTPUT_SCALE = 0.01  # of outputs: all actions start nearly alike, all values near 0
 
 
 class Tower(nn.Module):
@@ -20,14 +20,13 @@ class Tower(nn.Module):
     layers: int
     units: int
     outputs: int
-    scale: float  # of the output at the start
     precision: Precision
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
         for _ in range(self.layers):
             x = nn.tanh(Dense(self.units, self.precision, HIDDEN_SCALE)(x))
-        return Dense(self.outputs, self.precision, self.scale, logits=True)(x)
+        return Dense(self.outputs, self.precision, OUTPUT_SCALE, logits=True)(x)
 
 
 class ActorCritic(nn.Module):
@@ -39,15 +38,15 @@ class ActorCritic(nn.Module):
     precision: Precision
 
     def setup(self) -> None:
-        self.actor = Tower(self.layers, self.units, self.outputs, POLICY_SCALE, self.precision)
-        self.critic = Tower(self.layers, self.units, 1, 1.0, self.precision)
+        self.actor = Tower(self.layers, self.units, self.outputs, self.precision)
+        self.critic = Tower(self.layers, self.units, 1, self.precision)
 
     def act(self, x: Array) -> Array:
         """[..., outputs] logits, or mean and raw deviation of a tanh-Gaussian."""
         return self.actor(x)
 
     def value(self, x: Array) -> Array:
-        """[...] expected return."""
+        """[...] expected return, in units of `Learner.unit`."""
         return self.critic(x)[..., 0]
 
     def __call__(self, x: Array) -> tuple[Array, Array]:
