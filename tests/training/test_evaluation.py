@@ -108,6 +108,18 @@ def test_a_constant_critic_s_bias_on_the_endless_chain_is_known(single, value_bi
     np.testing.assert_allclose(found["value_bias"], value - paid, rtol=1e-4)
 
 
+@pytest.mark.parametrize(("logit", "share"), [(50.0, 2 / 3), (-50.0, 1 / 3)])
+def test_a_constant_mask_head_is_right_about_what_the_chain_always_allows(single, logit, share):
+    program, carrier = single
+    trunk = carrier.learner.params.trunk
+    constant = jax.tree.map(jnp.zeros_like, trunk["mask"]["Dense_0"])
+    constant["bias"] += logit  # two of the three actions are allowed in every state
+    trunk = trunk | {"mask": trunk["mask"] | {"Dense_0": constant}}
+    learner = carrier.learner._replace(params=carrier.learner.params._replace(trunk=trunk))
+    found = jax.device_get(program.evaluate(carrier.root, learner, jnp.int32(3)))
+    np.testing.assert_allclose(found["mask_accuracy"], share, rtol=1e-5)
+
+
 def test_the_discounted_return_of_a_truncated_episode_ends_with_the_last_state_s_value():
     reward_TN = jnp.array([[1.0, 1.0, 1.0], [2.0, 2.0, 2.0], [0.0, 4.0, 4.0], [0.0, 0.0, 0.0]])
     alive_TN = jnp.array([[1, 1, 1], [1, 1, 1], [0, 1, 1], [0, 0, 0]], bool)

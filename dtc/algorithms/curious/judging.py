@@ -40,14 +40,48 @@ def discounted_return(
 
 
 def judge(learner: Learner, trace: Trace, agent: Agent) -> dict[str, Array]:
+    """[N] of each episode: those of `value_of_start`, and `mask_accuracy` where there are masks."""
+    found = {}
+    if any(reward.name == "extrinsic" for reward in agent.task.rewards):
+        found = value_of_start(learner, trace, agent)
+    if agent.spec.has_action_mask:
+        found["mask_accuracy"] = mask_accuracy(learner, trace, agent)
+    return found
+
+
+def mask_accuracy(learner: Learner, trace: Trace, agent: Agent) -> Array:
+    """[N] share of the entries of an episode's masks that a dream of one step predicts.
+
+    Each dream starts at a posterior state and takes the episode's action. Its draws are the same in
+    every run.
+    """
+    assert trace.rows.action_mask is not None
+    variables, root = {"params": learner.params.trunk}, jax.random.key(0)
+    length, num = trace.outcome.alive.shape
+    actions_TNA = agent.action_input(trace.rows.action)
+
+    def right(x: tuple) -> Array:
+        t, state, action_NA, mask_NA = x
+        keys = mesh_keys(root, Purpose.DREAM, mesh.global_ids(num), t)
+        uniform = jax.vmap(lambda key: jax.random.uniform(key, (agent.model.groups,)))(keys)
+        after = rssm.imagine_step(agent.trunk, learner.params.trunk, state, action_NA, uniform)
+        logits = agent.trunk.apply(variables, agent.feature(after), method="heads")[2]
+        return ((logits > 0) == mask_NA).mean(-1)
+
+    now = jax.tree.map(lambda x: x[:-1], (trace.latents, actions_TNA))
+    times = jnp.arange(length - 1, dtype=jnp.int32)
+    right_TN = lax.map(right, (times, *now, trace.rows.action_mask[1:]))
+    alive_TN = trace.outcome.alive[:-1]
+    return jnp.where(alive_TN, right_TN, 0.0).sum(0) / jnp.maximum(alive_TN.sum(0), 1)
+
+
+def value_of_start(learner: Learner, trace: Trace, agent: Agent) -> dict[str, Array]:
     """[N] `value` of each episode's first state by the extrinsic critic, and its `value_bias`.
 
     The bias is value minus discounted return. The critic evaluates the sampled policy; a greedy one
     may earn more.
     """
     policy = agent.task
-    if not any(reward.name == "extrinsic" for reward in policy.rewards):
-        return {}
     value = partial(values_fn, agent, learner.average[policy.name], policy)
     alive_TN = trace.outcome.alive
     last = value(last_of(trace.latents, alive_TN))["extrinsic"]
