@@ -37,6 +37,11 @@ def task(env: str, steps: int, mode: str = "mix") -> tuple[str, ...]:
     return (f"--config.env.name={env}", f"--steps={steps}", f"--config.behaviour.mode={mode}")
 
 
+def with_ppo(env: str, steps: int) -> tuple[str, ...]:
+    """Flags for PPO in an environment for a number of environment steps."""
+    return ("--config=configs/ppo_local.py", f"--config.env.name={env}", f"--steps={steps}")
+
+
 def label_of(ablation: str) -> str:
     """`ours` for no flags, or the settings of an ablation: members=0,mode=task."""
     settings = [flag.partition("=") for flag in ablation.split()]
@@ -46,6 +51,7 @@ def label_of(ablation: str) -> str:
 NO_MEMBERS = "--config.ensemble.members=0 --config.behaviour.mode=task"
 SEED_NOVELTY = "--config.curiosity.novelty=seed"
 ERROR_REWARD = "--config.curiosity.novelty=error --config.curiosity.boredom_up=0"
+UNMASKED = "--config.env.name=hack/unmasked"
 RANDOM_NETWORK = "--config.curiosity.novelty=rnd"
 
 GATES = {
@@ -119,5 +125,45 @@ GATES = {
         measures.returns,
         (Bar("return", ">=", -400, -250),),
         (NO_MEMBERS,),
+    ),
+    # Half of the way from the random policy's return to the scripted one's is 13.3, a quarter 6.1.
+    "hack": Gate(
+        task("hack", 100_000),
+        measures.returns,
+        (
+            Bar("return", ">=", 6.1, 13.3),
+            Bar("mask_accuracy", ">=", 0.99, 0.99, "masks of one-step dreams", "%"),
+            Bar("invalid", "<=", 0, 0, "forbidden actions"),
+        ),
+    ),
+    "ppo_cartpole": Gate(
+        (*with_ppo("gymnax/CartPole-v1", 500_000), "--config.run.eval_every=25"),
+        partial(measures.returns, reach=475),
+        (
+            Bar("return", ">=", 475, 475),
+            Bar("steps_to_475", "<=", 500_000, 200_000, "steps until return 475", "k"),
+        ),
+    ),
+    "ppo_feeder": Gate(
+        with_ppo("feeder_ego", 2_000_000),
+        measures.returns,
+        (
+            Bar("return", ">=", 69.7, 69.7),  # of purejaxrl's PPO after as many steps
+            Bar("collected_fraction", ">=", None, None, "resources collected", "%"),
+        ),
+    ),
+    "ppo_breakout": Gate(
+        with_ppo("gymnax/Breakout-MinAtar", 10_000_000),
+        measures.returns,
+        (Bar("return", ">=", 28, 28),),  # of gymnax's PPO after as many steps
+    ),
+    "ppo_hack": Gate(
+        with_ppo("hack", 2_000_000),
+        measures.returns,
+        (
+            Bar("return", ">=", 13.3, 27.75),
+            Bar("invalid", "<=", 0, 0, "forbidden actions"),
+        ),
+        (UNMASKED,),
     ),
 }

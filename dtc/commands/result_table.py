@@ -106,8 +106,10 @@ def number(value: Any, unit: str) -> str:
 def _minutes(results: Sequence[Result]) -> str:
     """From the shortest to the longest of the seeds: 12 to 15."""
     given = [x for result in results if (x := result.figures.get("minutes")) is not None]
-    ends = [round(end) for x in given for end in (x if isinstance(x, list) else [x])]
-    return " to ".join(map(str, sorted({min(ends), max(ends)}))) if ends else ""
+    ends = [end for x in given for end in (x if isinstance(x, list) else [x])]
+    digits = 0 if max(ends, default=0) >= 3 else 1
+    shown = dict.fromkeys(f"{end:.{digits}f}" for end in (min(ends), max(ends))) if ends else {}
+    return " to ".join(shown)
 
 
 def _origin(results: Sequence[Result]) -> str:
