@@ -15,7 +15,10 @@ OUTPUT_SCALE = 0.01  # of outputs: all actions start nearly alike, all values ne
 
 
 class Tower(nn.Module):
-    """`layers` hidden layers with tanh, and an unrounded output [..., outputs]."""
+    """`layers` hidden layers with tanh, and an unrounded output [..., outputs].
+
+    Leading dims are made one: gradients of several took 1.7 times as long on a CPU.
+    """
 
     layers: int
     units: int
@@ -24,9 +27,12 @@ class Tower(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
+        lead = x.shape[:-1]
+        x = x.reshape(-1, x.shape[-1])
         for _ in range(self.layers):
             x = nn.tanh(Dense(self.units, self.precision, HIDDEN_SCALE)(x))
-        return Dense(self.outputs, self.precision, OUTPUT_SCALE, logits=True)(x)
+        output = Dense(self.outputs, self.precision, OUTPUT_SCALE, logits=True)(x)
+        return output.reshape(*lead, self.outputs)
 
 
 class ActorCritic(nn.Module):
