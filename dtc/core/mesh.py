@@ -160,12 +160,6 @@ def gather(tree: PyTree, *axes: str) -> PyTree:
     return jax.tree.map(lambda x: lax.all_gather(x, present, tiled=True), vary(tree))
 
 
-def gather_replicated(x: Array) -> Array:
-    """Concatenation of dim 0 over both axes, typed as replicated."""
-    axes = manual_axes()
-    return lax.all_gather(vary(x), axes, tiled=True, to="invarying") if axes else x
-
-
 def of_first_device(tree: PyTree) -> PyTree:
     """Device 0's leaves, replicated: the others' terms are zero. Booleans become int32."""
     is_first = _index(AXES) == 0

@@ -62,7 +62,6 @@ def test_outside_a_mesh_functions_act_as_on_one_device():
     np.testing.assert_array_equal(mesh.member_ids(4), np.arange(4))
     assert mesh.vary(x) is x and mesh.gather(x, *mesh.AXES) is x
     assert mesh.psum(x, *mesh.AXES) is x and mesh.pmean(x, "data") is x
-    assert mesh.gather_replicated(x) is x
     np.testing.assert_array_equal(mesh.own_rows(x), x)
 
 
@@ -73,15 +72,14 @@ def test_outside_a_mesh_functions_act_as_on_one_device():
 def test_gathering_keeps_the_global_order_and_own_rows_undo_it(shape):
     num = 2 * shape[0] * shape[1]
     x = np.arange(3.0 * num).reshape(num, 3)
-    out = (mesh.SHARDED, mesh.SHARDED, P("data"), mesh.REPLICATED)
+    out = (mesh.SHARDED, mesh.SHARDED, P("data"))
 
     @on_mesh(shape, mesh.SHARDED, out)
     def gathers(x):
         row = mesh.gather(x, "ensemble")
         by_column = mesh.own_rows(mesh.vary(row.T), dim=1).T
         # The mean of equal values: an out spec without `ensemble` wants the type to say so.
-        whole = mesh.gather_replicated(x)
-        return mesh.own_rows(row), by_column, mesh.pmean(row, "ensemble"), whole
+        return mesh.own_rows(row), by_column, mesh.pmean(row, "ensemble")
 
     for found in gathers(x):
         np.testing.assert_array_equal(found, x)
