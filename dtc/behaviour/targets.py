@@ -14,7 +14,8 @@ from dtc.behaviour.policy import Policy, Reward
 from dtc.config.sections import BehaviourConfig
 from dtc.core import mesh, returns
 from dtc.core.metrics import Mean
-from dtc.core.numerics import ema_from_start, masked_mean, masked_sum
+from dtc.core.numerics import accum, ema_from_start, masked_sum
+from dtc.core.percentiles import global_percentiles
 from dtc.core.types import Array
 
 # DreamerV3's constants (Hafner et al. 2023). Running means start as plain means here.
@@ -96,28 +97,32 @@ def targets(
         return masked_sum(x, runs_Hn) / (horizon * x.shape[1])
 
     steps = share(jnp.ones_like(cont))
+    ret = {k.name: _returns(rollout, cont, k, ranges, horizon, cfg) for k in policy.rewards}
+    value_t = {name: _value_t(rollout, name) for name in ret}
+    delta = {name: ret[name] - value_t[name] for name in ret}
+    followed = _follow(ret, delta, runs_Hn, ranges, update)
     metrics: dict[str, Array | Mean] = {}
-    ret: dict[str, Array] = {}
     parts: dict[str, Array] = {}
-    new_ranges: dict[str, ReturnRange] = {}
     for kind in policy.rewards:
         name = kind.name
-        ret[name] = _returns(rollout, cont, kind, ranges[name], horizon, cfg)
-        value_t = jnp.concatenate([rollout.value_0[name][None], rollout.value_tp1[name][:-1]])
-        delta = ret[name] - value_t
-        new, mean_delta, percentiles = _follow(ret[name], delta, runs_Hn, ranges[name], update)
+        new, mean_delta, found = followed[name]
         weight = kind.weight * (1.0 - boredom if name == "intrinsic" else 1.0)
         scale = jnp.maximum(kind.floor, new.high - new.low)
-        parts[name] = jnp.where(valid_Hn, weight * (delta - mean_delta) / scale, 0.0)
-        new_ranges[name] = new
-        sizes = {"return_scale": scale, **percentiles}
+        parts[name] = jnp.where(valid_Hn, weight * (delta[name] - mean_delta) / scale, 0.0)
+        sizes = {"return_scale": scale, "return_p05": found.low, "return_p95": found.high}
         metrics |= {f"{name}/{k}": x for k, x in sizes.items()}
-        shares = {"return": ret[name], "value": value_t, "advantage": jnp.abs(parts[name])}
+        shares = {"return": ret[name], "value": value_t[name], "advantage": jnp.abs(parts[name])}
         metrics |= {f"{name}/{k}": Mean(share(x), steps) for k, x in shares.items()}
     discount = max(kind.discount for kind in policy.rewards)
     weight = jnp.where(valid_Hn, _survival(rollout.alive_0, discount * cont), 0.0)
     advantage = jnp.stack(list(parts.values())).sum(0)
+    new_ranges = {name: one.new for name, one in followed.items()}
     return Judged(Targets(ret, advantage, weight, runs_Hn), new_ranges, steps, metrics)
+
+
+def _value_t(rollout: Rollout, name: str) -> Array:
+    """[H, n] a critic at s_t."""
+    return jnp.concatenate([rollout.value_0[name][None], rollout.value_tp1[name][:-1]])
 
 
 def _survival(alive_0: Array, chance_Hn: Array) -> Array:
@@ -129,36 +134,49 @@ def _returns(
     rollout: Rollout,
     cont: Array,
     kind: Reward,
-    old: ReturnRange,
+    ranges: dict[str, ReturnRange],
     horizon: Array,
     cfg: BehaviourConfig,
 ) -> Array:
     """[H, n] lambda-returns of one kind of reward, see `targets`."""
     reward = rollout.reward[kind.name]
     if kind.name == "intrinsic":
-        reward = reward + kind.discount * (1.0 - cont) * old.low
+        reward = reward + kind.discount * (1.0 - cont) * ranges[kind.name].low
     return jax.vmap(
         lambda r, c, v: returns.lambda_returns(r, c, v, cfg.lam, horizon), in_axes=1, out_axes=1
     )(reward, kind.discount * cont, rollout.value_tp1[kind.name])
 
 
+class Followed(NamedTuple):
+    """Statistics of one kind of return over all devices."""
+
+    new: ReturnRange  # the next slow range
+    mean_delta: Array  # [] mean of R - v
+    found: ReturnRange  # percentiles of this update
+
+
 def _follow(
-    ret_Hn: Array,
-    delta_Hn: Array,
+    ret: dict[str, Array],
+    delta: dict[str, Array],
     runs_Hn: Array,
-    old: ReturnRange,
+    old: dict[str, ReturnRange],
     update: Array,
-) -> tuple[ReturnRange, Array, dict[str, Array]]:
-    """The next return range, the mean delta and the percentiles, over all devices' `runs_Hn`."""
-    here_2Hn = jnp.stack([jnp.where(runs_Hn, ret_Hn, jnp.inf), delta_Hn])
-    ret_NH, delta_NH = jnp.moveaxis(mesh.gather_replicated(jnp.moveaxis(here_2Hn, -1, 0)), 1, 0)
-    runs_NH = ret_NH < jnp.inf
-    low, high = returns.global_percentiles(ret_NH, runs_NH, PERCENTILES)
-    new = ReturnRange(
-        ema_from_start(old.low, low, RETURN_RATE, update + 1),
-        ema_from_start(old.high, high, RETURN_RATE, update + 1),
-    )
-    return new, masked_mean(delta_NH, runs_NH), {"return_p05": low, "return_p95": high}
+) -> dict[str, Followed]:
+    """Percentiles of returns and means of deltas [H, n] by kind, over all devices' `runs_Hn`."""
+    ret_KN = jnp.stack([x.reshape(-1) for x in ret.values()])
+    runs_KN = jnp.broadcast_to(runs_Hn.reshape(1, -1), ret_KN.shape)
+    found_K2 = global_percentiles(ret_KN, runs_KN, PERCENTILES)
+    totals = {name: masked_sum(x, runs_Hn) for name, x in delta.items()}
+    totals, count = mesh.psum((totals, jnp.sum(accum(runs_Hn))), *mesh.AXES)
+    followed = {}
+    for name, (low, high) in zip(ret, found_K2, strict=True):
+        new = ReturnRange(
+            ema_from_start(old[name].low, low, RETURN_RATE, update + 1),
+            ema_from_start(old[name].high, high, RETURN_RATE, update + 1),
+        )
+        mean_delta = totals[name] / jnp.maximum(count, 1.0)
+        followed[name] = Followed(new, mean_delta, ReturnRange(low, high))
+    return followed
 
 
 def next_entropy_weight(weight: Array, advantage: Array, update: Array, policy: Policy) -> Array:

@@ -15,6 +15,7 @@ from jax.experimental import mesh_utils
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from dtc.config.errors import ConfigError
 from dtc.core.types import Array, PyTree
 
 AXES = ("data", "ensemble")
@@ -28,10 +29,18 @@ def make_mesh(data: int, ensemble: int, devices: Any = None) -> Mesh:
     """A Mesh [data, ensemble] over `devices` (default: all), `ensemble` innermost.
 
     Physical axes may be split, which `ensemble=2` needs on v4-128 and larger. Several slices
-    (connected by DCN) extend the `data` axis only.
+    (connected by DCN) extend the `data` axis only, so that members never wait for the slow network.
+
+    Raises:
+      ConfigError: the number of slices does not divide `data`.
     """
     devices = list(jax.devices() if devices is None else devices)
     num_slices = len({getattr(d, "slice_index", 0) for d in devices})
+    if data % num_slices:
+        raise ConfigError(
+            f"mesh.data={data} is not a multiple of the {num_slices} slices. "
+            f"Use --mesh={num_slices * max(data // num_slices, 1)},-1."
+        )
     if num_slices > 1:
         grid = mesh_utils.create_hybrid_device_mesh(
             (data // num_slices, ensemble), (num_slices, 1), devices, allow_split_physical_axes=True
@@ -158,12 +167,6 @@ def gather(tree: PyTree, *axes: str) -> PyTree:
     if not present:
         return tree
     return jax.tree.map(lambda x: lax.all_gather(x, present, tiled=True), vary(tree))
-
-
-def gather_replicated(x: Array) -> Array:
-    """Concatenation of dim 0 over both axes, typed as replicated."""
-    axes = manual_axes()
-    return lax.all_gather(vary(x), axes, tiled=True, to="invarying") if axes else x
 
 
 def of_first_device(tree: PyTree) -> PyTree:

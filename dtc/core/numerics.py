@@ -44,16 +44,11 @@ def ema_from_start(old: Array, new: Array, rate: float, t: Array) -> Array:
 
 
 def masked_sum(x: Array, mask: Array) -> Array:
-    """Sum over all dims of `x` where `mask`; other entries are ignored, even NaN."""
-    return jnp.sum(jnp.where(mask, accum(x), 0))
+    """Sum over all dims of `x` where `mask`; other entries are ignored, even NaN.
 
-
-def masked_mean(x: Array, mask: Array) -> Array:
-    """Mean over all dims of `x` where `mask` (same shape); 0 if the mask is empty.
-
-    Do not average such means over devices, whose counts may differ: sum `masked_sum` and counts.
+    For a mean over devices, whose counts may differ, sum it and the counts before dividing.
     """
-    return masked_sum(x, mask) / jnp.maximum(jnp.sum(accum(mask)), 1)
+    return jnp.sum(jnp.where(mask, accum(x), 0))
 
 
 def variance(x: Array, axis: int = -1, ddof: int = 0) -> Array:

@@ -1,6 +1,4 @@
-"""Lambda-returns of one sequence (time is its only dim; vmap the rest) and masked percentiles."""
-
-from collections.abc import Sequence
+"""Lambda-returns of one sequence (time is its only dim; vmap the rest)."""
 
 import jax.numpy as jnp
 from jax import lax
@@ -69,17 +67,3 @@ def replay_lambda_returns(
     live_T = jnp.where(terminated[1:], 0, discount).astype(reward_T.dtype)
     chain_T = jnp.where(last[1:], 0, lam).astype(reward_T.dtype).at[-1].set(0)
     return _backward(reward_T + live_T * (1 - chain_T) * boot_T, live_T * chain_T)
-
-
-def global_percentiles(x: Array, mask: Array, percentiles: Sequence[float]) -> Array:
-    """[len(percentiles)] percentiles of the entries of `x` where `mask`, with linear interpolation.
-
-    Equal to `np.percentile(x[mask], percentiles)`; 0 if the mask is empty.
-    """
-    values_L = jnp.sort(jnp.where(mask, accum(x), jnp.inf).reshape(-1))
-    last = jnp.maximum(jnp.sum(mask) - 1, 0)
-    position_L = jnp.asarray([p / 100 for p in percentiles], values_L.dtype) * last
-    low_L = jnp.floor(position_L).astype(jnp.int32)
-    low_value_L, high_value_L = values_L[low_L], values_L[jnp.minimum(low_L + 1, last)]
-    result_L = low_value_L + (position_L - low_L) * (high_value_L - low_value_L)
-    return jnp.where(jnp.any(mask), result_L, 0)

@@ -35,11 +35,13 @@ SMALL = {
 LEDGER = {  # mesh -> (axes, dtype, once per) of all that may cross devices
     (4, 1): [
         (DATA, "f32", "iteration"),  # what was collected
-        (DATA, "f32", "update"),  # gradients, scalars, returns for the percentiles
+        (DATA, "f32", "update"),  # gradients, scalars
+        (DATA, "s32", "update"),  # counts of returns for the percentiles
     ],
     (4, 2): [
         (BOTH, "f32", "iteration"),
-        (BOTH, "f32", "update"),  # gradients of trunk and behaviour, scalars, returns
+        (BOTH, "f32", "update"),  # gradients of trunk and behaviour, scalars
+        (BOTH, "s32", "update"),  # counts of returns for the percentiles
         (DATA, "f32", "update"),  # the members' gradients
         (ENSEMBLE, "bf16", "chunk"),  # states and actions of a dream,
         (ENSEMBLE, "u8", "chunk"),
@@ -87,7 +89,7 @@ def test_the_train_step_compiles_for_a_slice(tmp_path, config, shape):
     assert all(one in LEDGER[shape] for one in found)
     assert all(one in found for one in LEDGER[shape])
     reduced = {c["dtype"] for c in figures["collectives"] if c["kind"] == "all-reduce"}
-    assert reduced <= {"f32", "u32"}
+    assert reduced <= {"f32", "u32", "s32"}
     assert figures["host_transfers"] == []
 
 

@@ -1,4 +1,5 @@
 import re
+from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
@@ -6,6 +7,7 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 
+from dtc.config.errors import ConfigError
 from dtc.core import mesh
 from dtc.core.nets import Dense, Precision
 from tests.meshes import on_mesh
@@ -24,6 +26,36 @@ def test_the_ensemble_axis_is_innermost(shape):
     assert grid.axis_names == ("data", "ensemble") and grid.devices.shape == shape
     ids = [device.id for device in grid.devices.flat]
     assert ids == sorted(ids)
+
+
+@dataclass(frozen=True)
+class Device:
+    """What a mesh asks of a device; each slice is a process."""
+
+    id: int
+    slice_index: int
+    process_index: int
+    platform: str = "cpu"
+    device_kind: str = "cpu"
+
+
+def devices_of_slices(num, each):
+    """All devices of some slices."""
+    return [Device(i, i // each, i // each) for i in range(num * each)]
+
+
+@pytest.mark.parametrize(("num", "shape"), [(2, (4, 2)), (2, (2, 4)), (4, (8, 1))])
+def test_slices_extend_the_axis_data_and_a_row_of_members_lies_in_one(num, shape):
+    devices = devices_of_slices(num, shape[0] * shape[1] // num)
+    grid = mesh.make_mesh(*shape, devices[::-1]).devices
+    slices = [[device.slice_index for device in row] for row in grid]
+    assert slices == [[i * num // shape[0]] * shape[1] for i in range(shape[0])]
+    assert {device.id for device in grid.flat} == set(range(len(devices)))
+
+
+def test_slices_that_do_not_divide_the_axis_data_are_refused():
+    with pytest.raises(ConfigError, match=r"mesh.data=3 is not a multiple of the 2 slices.*=2,-1"):
+        mesh.make_mesh(3, 2, devices_of_slices(2, 3))
 
 
 def test_members_are_padded_to_a_multiple_of_their_axis():
@@ -62,7 +94,6 @@ def test_outside_a_mesh_functions_act_as_on_one_device():
     np.testing.assert_array_equal(mesh.member_ids(4), np.arange(4))
     assert mesh.vary(x) is x and mesh.gather(x, *mesh.AXES) is x
     assert mesh.psum(x, *mesh.AXES) is x and mesh.pmean(x, "data") is x
-    assert mesh.gather_replicated(x) is x
     np.testing.assert_array_equal(mesh.own_rows(x), x)
 
 
@@ -73,15 +104,14 @@ def test_outside_a_mesh_functions_act_as_on_one_device():
 def test_gathering_keeps_the_global_order_and_own_rows_undo_it(shape):
     num = 2 * shape[0] * shape[1]
     x = np.arange(3.0 * num).reshape(num, 3)
-    out = (mesh.SHARDED, mesh.SHARDED, P("data"), mesh.REPLICATED)
+    out = (mesh.SHARDED, mesh.SHARDED, P("data"))
 
     @on_mesh(shape, mesh.SHARDED, out)
     def gathers(x):
         row = mesh.gather(x, "ensemble")
         by_column = mesh.own_rows(mesh.vary(row.T), dim=1).T
         # The mean of equal values: an out spec without `ensemble` wants the type to say so.
-        whole = mesh.gather_replicated(x)
-        return mesh.own_rows(row), by_column, mesh.pmean(row, "ensemble"), whole
+        return mesh.own_rows(row), by_column, mesh.pmean(row, "ensemble")
 
     for found in gathers(x):
         np.testing.assert_array_equal(found, x)

@@ -151,24 +151,3 @@ def test_replay_returns_without_ends_are_the_lambda_returns():
         REWARD[1:T], np.full(T - 1, DISCOUNT, np.float32), VALUE[1:T], LAM
     )
     np.testing.assert_allclose(ours, expected, rtol=1e-6)
-
-
-# Percentiles
-
-
-@pytest.mark.parametrize("count", [1, 2, 3, 17, 40])
-def test_percentiles_equal_numpy_on_the_valid_entries(count):
-    x = RNG.normal(size=(5, 8)).astype(np.float32)
-    mask = np.zeros(40, bool)
-    mask[RNG.permutation(40)[:count]] = True
-    mask = mask.reshape(5, 8)
-    expected = np.percentile(x[mask], (5, 50, 95, 100))
-    ours = jax.jit(returns.global_percentiles, static_argnums=2)(
-        np.where(mask, x, np.nan), mask, (5.0, 50.0, 95.0, 100.0)
-    )
-    np.testing.assert_allclose(ours, expected, rtol=1e-5, atol=1e-6)
-
-
-def test_percentiles_of_an_empty_mask_are_zero():
-    ours = returns.global_percentiles(jnp.full(4, jnp.nan), jnp.zeros(4, bool), (5.0, 95.0))
-    np.testing.assert_array_equal(ours, [0, 0])
