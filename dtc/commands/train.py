@@ -1,12 +1,13 @@
 """Trains an agent: `dtc train --config=NAME --workdir=DIR`; --help lists the flags."""
 
+import os
 import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from dtc.config.errors import ConfigError
-from dtc.host import command
+from dtc.host import cluster, command
 
 
 def main(argv: Sequence[str]) -> int:
@@ -17,7 +18,7 @@ def main(argv: Sequence[str]) -> int:
         if text:
             print(text)
             return 0
-        wanted = command.parse(typed)
+        wanted = command.parse(typed, cluster.detect(os.environ))
         from dtc.host import devices  # imports JAX, which takes a second
 
         cfg, here = devices.start(wanted.cfg, wanted.num_devices, wanted.processes)
