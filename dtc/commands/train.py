@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dtc.config.errors import ConfigError
-from dtc.host import cluster, command
+from dtc.host import cluster, command, logs
 
 
 def main(argv: Sequence[str]) -> int:
@@ -19,6 +19,7 @@ def main(argv: Sequence[str]) -> int:
             print(text)
             return 0
         wanted = command.parse(typed, cluster.detect(os.environ))
+        logs.divert(wanted.workdir, wanted.processes.id)
         from dtc.host import devices  # imports JAX, which takes a second
 
         cfg, here = devices.start(wanted.cfg, wanted.num_devices, wanted.processes)

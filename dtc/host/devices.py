@@ -20,6 +20,7 @@ from dtc.config import settings as config
 from dtc.config.settings import Config, ConfigError, did_you_mean
 from dtc.core.types import PyTree
 from dtc.envs import catalog
+from dtc.host import logs
 from dtc.host.cluster import PORT, Processes
 
 GIB = 2**30
@@ -204,6 +205,7 @@ def _bind_address(coordinator: str) -> str:
 
 def _restart_on_cpu() -> None:
     """Restarts this command without accelerators, since a started backend cannot be replaced."""
+    logs.restore()
     sys.stdout.flush()
     os.environ["JAX_PLATFORMS"] = "cpu"
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
