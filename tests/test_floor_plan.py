@@ -15,10 +15,11 @@ FLOORS = [  # from the ground up; folders of one line are siblings
     "training",
     "algorithms",
     "host",
+    "launchers",
     "commands",
 ]
 FLOOR = {name: floor for floor, names in enumerate(FLOORS) for name in names.split()}
-HOST = ("host", "commands")  # flags, files, clocks: nothing in there is traced
+HOST = ("host", "launchers", "commands")  # flags, files, clocks: nothing in there is traced
 
 
 def imported(path: Path) -> set[str]:

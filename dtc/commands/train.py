@@ -32,7 +32,9 @@ def main(argv: Sequence[str]) -> int:
 
 
 def started_as() -> str:
-    """The command before the flags: `dtc train`, or `python` and the script."""
+    """The command before the flags: `dtc train`, `python` and the script, or the launcher's."""
+    if command.LAUNCHED_AS in os.environ:
+        return os.environ[command.LAUNCHED_AS]
     script = Path(sys.argv[0])
     is_script = script.suffix == ".py" and script.stem != "__main__"
     return f"python {shlex.quote(sys.argv[0])}" if is_script else "dtc train"

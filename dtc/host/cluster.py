@@ -40,8 +40,10 @@ def detect(environ: Environ) -> Processes:
     """
     for find in (_jax, _slurm, _open_mpi, _tpu):
         found = find(environ)
-        if found is None or found.num == 1:
+        if found is None:
             continue
+        if found.num == 1:
+            return ALONE
         if not 0 <= found.id < found.num:
             raise ConfigError(
                 f"{found.source} says process {found.id} of {found.num}, which count from 0. "

@@ -37,6 +37,8 @@ HELP = """Trains an agent.
                                    known without these flags under SLURM, Open MPI and on TPUs
 """
 
+LAUNCHED_AS = "DTC_LAUNCHED_AS"  # variable of a launcher: what to type before the flags
+
 SHORTCUTS = {"seed": "seed", "steps": "run.steps", "updates": "run.updates"}
 
 
@@ -95,7 +97,7 @@ def to_continue(argv: Sequence[str], workdir: Path) -> str:
     """The shell command that continues this run; `argv[0]` is the program's name."""
     kept, is_value = [], False
     for arg in argv[1:]:
-        if not is_value and not re.match(r"--?(no)?(resume|workdir)(=|$)", arg):
+        if not is_value and not re.match(r"--?(no)?((auto_)?resume|workdir)(=|$)", arg):
             kept.append(arg)
         is_value = re.fullmatch(r"--?workdir", arg) is not None
     return f"{argv[0]} {shlex.join([*kept, f'--workdir={workdir}', '--resume'])}"
@@ -235,6 +237,11 @@ def _workdir(given: flags.FlagValues, cfg: Config, processes: Processes) -> Path
     if workdir.exists() and not workdir.is_dir():
         raise ConfigError(f"--workdir={workdir} is a file. Use a directory.")
     return workdir
+
+
+def names_workdir(argv: Sequence[str]) -> bool:
+    """Whether a command names its run directory."""
+    return any(re.match(r"--?workdir(=|$)", arg) for arg in argv)
 
 
 def has_run(workdir: Path) -> bool:
