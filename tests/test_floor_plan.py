@@ -15,11 +15,12 @@ FLOORS = [  # from the ground up; folders of one line are siblings
     "training",
     "algorithms",
     "host",
+    "launchers",
     "commands",
 ]
 FLOOR = {name: floor for floor, names in enumerate(FLOORS) for name in names.split()}
 FLOORLESS = {"wrappers": "envs"}  # rooms that nothing imports, and what they stand above
-HOST = ("host", "commands")  # flags, files, clocks: nothing in there is traced
+HOST = ("host", "launchers", "commands")  # flags, files, clocks: nothing in there is traced
 
 
 def imported(path: Path) -> set[str]:

@@ -10,6 +10,7 @@ import dtc
 # Each is a module of this folder, imported on use, since most of them import JAX.
 COMMANDS = {
     "train": "Trains an agent, or continues a run.",
+    "launch": "Starts a run of several processes, here, on TPUs, on GKE or under SLURM.",
     "evaluate": "Evaluates the newest checkpoint of a run and writes a GIF of episodes.",
     "plot": "Draws the curves of several runs in one figure.",
     "fit": "Compiles the train step for a TPU slice, without one: memory and collectives.",

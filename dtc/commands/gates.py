@@ -191,9 +191,7 @@ def _start(gate: Gate, workdir: Path, seed: int, flags: tuple[str, ...]) -> None
     command = [sys.executable, "-m", "dtc.commands", gate.command, *gate.flags, *flags]
     command += [f"--seed={seed}", f"--workdir={workdir}"]
     if gate.command == "train":
-        command.append(f"--config.run.eval_episodes={EPISODES}")
-        if any((workdir / "checkpoints").glob("*")):
-            command.append("--resume")
+        command += [f"--config.run.eval_episodes={EPISODES}", "--auto_resume"]
     workdir.parent.mkdir(parents=True, exist_ok=True)
     with (workdir.parent / f"{workdir.name}.log").open("a") as log:
         subprocess.run(command, stdout=log, stderr=log, check=True)

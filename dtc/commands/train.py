@@ -1,12 +1,13 @@
 """Trains an agent: `dtc train --config=NAME --workdir=DIR`; --help lists the flags."""
 
+import os
 import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from dtc.config.errors import ConfigError
-from dtc.host import command
+from dtc.host import cluster, command, logs
 
 
 def main(argv: Sequence[str]) -> int:
@@ -17,7 +18,8 @@ def main(argv: Sequence[str]) -> int:
         if text:
             print(text)
             return 0
-        wanted = command.parse(typed)
+        wanted = command.parse(typed, cluster.detect(os.environ))
+        logs.divert(wanted.workdir, wanted.processes.id)
         from dtc.host import devices  # imports JAX, which takes a second
 
         cfg, here = devices.start(wanted.cfg, wanted.num_devices, wanted.processes)
@@ -30,7 +32,9 @@ def main(argv: Sequence[str]) -> int:
 
 
 def started_as() -> str:
-    """The command before the flags: `dtc train`, or `python` and the script."""
+    """The command before the flags: `dtc train`, `python` and the script, or the launcher's."""
+    if command.LAUNCHED_AS in os.environ:
+        return os.environ[command.LAUNCHED_AS]
     script = Path(sys.argv[0])
     is_script = script.suffix == ".py" and script.stem != "__main__"
     return f"python {shlex.quote(sys.argv[0])}" if is_script else "dtc train"

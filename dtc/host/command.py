@@ -17,6 +17,7 @@ from dtc.config.errors import ConfigError, did_you_mean
 from dtc.config.schema import declarations, sections
 from dtc.config.settings import Config, from_dict
 from dtc.host import config_file
+from dtc.host.cluster import ALONE, PORT, Processes
 
 DEFAULT = "local"  # the config of a command without --config
 
@@ -27,22 +28,18 @@ HELP = """Trains an agent.
   --config.SECTION.FIELD=VALUE     overrides a setting, see below; 1e6, 300k and 1M are numbers
   --workdir=DIR                    run directory (default: runs/NAME-TIME)
   --resume                         continue the run in --workdir
+  --auto_resume                    continue it if it has a checkpoint, otherwise start it
   --mesh=DATA,ENSEMBLE             mesh shape; -1 stands for all remaining devices
   --devices=N                      number of devices; simulated on the CPU if necessary
   --seed=N  --steps=N  --updates=N seed and length (environment steps, or updates)
   --coordinator=HOST:PORT --num_processes=N --process_id=I
-                                   one of several processes; PORT is on process 0's host
+                                   one of several processes; PORT is on process 0's host;
+                                   known without these flags under SLURM, Open MPI and on TPUs
 """
 
+LAUNCHED_AS = "DTC_LAUNCHED_AS"  # variable of a launcher: what to type before the flags
+
 SHORTCUTS = {"seed": "seed", "steps": "run.steps", "updates": "run.updates"}
-
-
-class Processes(NamedTuple):
-    """The processes of a run; `coordinator` is '' for a single process and on TPU pods."""
-
-    coordinator: str = ""  # HOST:PORT of process 0
-    num: int = 1
-    id: int = 0
 
 
 class Command(NamedTuple):
@@ -69,8 +66,11 @@ def help_text(argv: Sequence[str]) -> str:
     return ""
 
 
-def parse(argv: Sequence[str]) -> Command:
+def parse(argv: Sequence[str], found: Processes = ALONE) -> Command:
     """Parses and checks a command line.
+
+    Args:
+      found: the processes that the environment describes, for a command without --coordinator.
 
     Raises:
       ConfigError: an unknown flag, an invalid value, or settings that do not fit together.
@@ -87,15 +87,17 @@ def parse(argv: Sequence[str]) -> Command:
     if rest:
         raise ConfigError(f"{rest[0]} is not a flag. Use --NAME=VALUE.")
     cfg = from_dict(_override(config_file.load(name), given))
-    num_devices = _whole("devices", given)
-    return Command(cfg, _workdir(given, cfg), given.resume, num_devices, _processes(given))
+    num_devices, processes = _whole("devices", given), _processes(given, found)
+    workdir = _workdir(given, cfg, processes)
+    is_resumed = given.resume or (given.auto_resume and has_run(workdir))
+    return Command(cfg, workdir, is_resumed, num_devices, processes)
 
 
 def to_continue(argv: Sequence[str], workdir: Path) -> str:
     """The shell command that continues this run; `argv[0]` is the program's name."""
     kept, is_value = [], False
     for arg in argv[1:]:
-        if not is_value and not re.match(r"--?(no)?(resume|workdir)(=|$)", arg):
+        if not is_value and not re.match(r"--?(no)?((auto_)?resume|workdir)(=|$)", arg):
             kept.append(arg)
         is_value = re.fullmatch(r"--?workdir", arg) is not None
     return f"{argv[0]} {shlex.join([*kept, f'--workdir={workdir}', '--resume'])}"
@@ -126,7 +128,8 @@ def _define() -> flags.FlagValues:
         flags.DEFINE_string(name, "", "", flag_values=given)
     for name, default in (("devices", "0"), ("num_processes", "1"), ("process_id", "0")):
         flags.DEFINE_string(name, default, "", flag_values=given)
-    flags.DEFINE_boolean("resume", False, "", flag_values=given)
+    for name in ("resume", "auto_resume"):
+        flags.DEFINE_boolean(name, False, "", flag_values=given)
     return given
 
 
@@ -195,33 +198,53 @@ def _put(tree: dict[str, Any], name: str, value: Any) -> None:
         group[field] = value
 
 
-def _processes(given: flags.FlagValues) -> Processes:
+def _processes(given: flags.FlagValues, found: Processes) -> Processes:
     num, process = _whole("num_processes", given), _whole("process_id", given)
     if not process < num:
         rule = f"is not below --num_processes={num}"
         raise ConfigError(f"--process_id={process} {rule}. Use 0 to {max(num - 1, 0)}.")
     if num > 1 and not given.coordinator:
         raise ConfigError(
-            f"--num_processes={num} needs --coordinator. Use --coordinator=HOST:8476."
+            f"--num_processes={num} needs --coordinator. Use --coordinator=HOST:{PORT}."
         )
-    return Processes(given.coordinator, num, process)
+    if given.coordinator and not re.fullmatch(r"\S+:\d+", given.coordinator):
+        raise ConfigError(
+            f"--coordinator={given.coordinator} is not HOST:PORT. Use --coordinator=HOST:{PORT}."
+        )
+    return Processes(given.coordinator, num, process) if given.coordinator else found
 
 
-def _workdir(given: flags.FlagValues, cfg: Config) -> Path:
+def _workdir(given: flags.FlagValues, cfg: Config, processes: Processes) -> Path:
     """The run directory; refuses one that holds a run, or with --resume one that holds none."""
     if not given.workdir:
-        if given.resume or _whole("num_processes", given) > 1:
-            why = "--resume" if given.resume else f"--num_processes={given.num_processes}"
+        if given.resume or processes.num > 1:
+            why = "--resume" if given.resume else f"A run of {processes.num} processes"
             raise ConfigError(f"{why} needs the run directory. Use --workdir=DIR.")
         return Path("runs") / f"{cfg.name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    if re.match(r"\w+://", given.workdir):
+        rule = "is an address, and runs are written to directories"
+        raise ConfigError(
+            f"--workdir={given.workdir} {rule}. Mount the bucket, for example with gcsfuse, and "
+            "use --workdir=/mnt/BUCKET/DIR."
+        )
     workdir = Path(given.workdir)
-    has_run = (workdir / "checkpoints").is_dir()
-    if given.resume and not has_run:
+    if given.resume and not has_run(workdir):
         raise ConfigError(
             f"--workdir={workdir} holds no checkpoints to resume. Leave out --resume."
         )
-    if not given.resume and has_run:
+    if not (given.resume or given.auto_resume) and has_run(workdir):
         raise ConfigError(f"--workdir={workdir} holds a run. Add --resume or use another one.")
     if workdir.exists() and not workdir.is_dir():
         raise ConfigError(f"--workdir={workdir} is a file. Use a directory.")
     return workdir
+
+
+def names_workdir(argv: Sequence[str]) -> bool:
+    """Whether a command names its run directory."""
+    return any(re.match(r"--?workdir(=|$)", arg) for arg in argv)
+
+
+def has_run(workdir: Path) -> bool:
+    """Whether the directory holds a checkpoint. A run that was killed before its first has none."""
+    steps = workdir / "checkpoints"
+    return steps.is_dir() and any(path.name.isdigit() for path in steps.iterdir())

@@ -8,6 +8,8 @@ import glob
 import importlib.util
 import math
 import os
+import re
+import socket
 import sys
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +20,8 @@ from dtc.config import settings as config
 from dtc.config.settings import Config, ConfigError, did_you_mean
 from dtc.core.types import PyTree
 from dtc.envs import catalog
-from dtc.host.command import Processes
+from dtc.host import logs
+from dtc.host.cluster import PORT, Processes
 
 GIB = 2**30
 
@@ -76,7 +79,8 @@ def start(cfg: Config, num_wanted: int, processes: Processes) -> tuple[Config, D
     """Starts JAX and its processes; returns the settings with the mesh resolved, and the devices.
 
     Uses the accelerators present if `num_wanted` is 0 or their number. Otherwise it simulates
-    devices on the CPU: `num_wanted`, else the slice's number, else data x ensemble.
+    devices on the CPU: `num_wanted`, else as many for each process as JAX_NUM_CPU_DEVICES says,
+    else the slice's number, else data x ensemble.
 
     Args:
       num_wanted: the flag --devices; 0: not given.
@@ -95,7 +99,7 @@ def start(cfg: Config, num_wanted: int, processes: Processes) -> tuple[Config, D
                 here = Devices(len(visible), False, _accelerator_message(cfg, visible))
                 return config.on_devices(cfg, here.num), here
             _restart_on_cpu()
-    num = num_simulated(cfg, num_wanted)
+    num = num_simulated(cfg, num_wanted or _num_in_environment() * processes.num)
     cfg = config.on_devices(cfg, num)
     _simulate(num, processes)
     return cfg, Devices(num, True, _simulation_message(cfg, num))
@@ -106,6 +110,14 @@ def num_simulated(cfg: Config, num_wanted: int) -> int:
     axes = (cfg.mesh.data, cfg.mesh.ensemble)
     in_slice = SLICES[cfg.slice].devices if cfg.slice else 0
     return num_wanted or in_slice or math.prod(n for n in axes if n > 0)
+
+
+def _num_in_environment() -> int:
+    """JAX_NUM_CPU_DEVICES, JAX's variable for the simulated devices of a process; 0: not set."""
+    text = os.environ.get("JAX_NUM_CPU_DEVICES", "0")
+    if not text.isdigit():
+        raise ConfigError(f"JAX_NUM_CPU_DEVICES={text} is not a whole number. Unset it.")
+    return int(text)
 
 
 def visible_accelerator() -> str:
@@ -149,22 +161,51 @@ def check_environment(cfg: Config) -> None:
 
 
 def _connect(processes: Processes, is_pod: bool) -> None:
-    """Connects to the other processes, if there are any."""
-    if processes.coordinator:
+    """Connects to the other processes, if there are any.
+
+    JAX's handler of SIGTERM is left out: it would swallow the signal until the host loop starts.
+    """
+    jax.config.update("jax_enable_preemption_service", False)
+    if processes.num > 1:
+        if processes.source and processes.id == 0:
+            at = f"Process 0 of {processes.num} listens at {processes.coordinator}"
+            print(f"{at}, as {processes.source} says.", flush=True)
         jax.distributed.initialize(
             processes.coordinator,
             processes.num,
             processes.id,
+            local_device_ids=processes.gpu,
+            cluster_detection_method="deactivate",
+            coordinator_bind_address=_bind_address(processes.coordinator),
             heartbeat_timeout_seconds=SILENCE,
             shutdown_timeout_seconds=SILENCE,
-            coordinator_bind_address=processes.coordinator,
         )
     elif is_pod:
-        jax.distributed.initialize()
+        os.environ.setdefault("JAX_COORDINATOR_PORT", str(PORT))
+        jax.distributed.initialize(
+            heartbeat_timeout_seconds=SILENCE, shutdown_timeout_seconds=SILENCE
+        )
+
+
+def _bind_address(coordinator: str) -> str:
+    """Where process 0 listens: at the address it is known by, so that no other network reaches it.
+
+    Some systems map a host's own name to a loopback address, where no other host could reach it;
+    it then listens everywhere.
+    """
+    host, _, port = coordinator.rpartition(":")
+    if host == "localhost" or re.fullmatch(r"[\d.]+|\[.*\]", host):
+        return coordinator
+    try:
+        is_loopback = socket.gethostbyname(host).startswith("127.")
+    except OSError:
+        return coordinator
+    return f"[::]:{port}" if is_loopback else coordinator
 
 
 def _restart_on_cpu() -> None:
     """Restarts this command without accelerators, since a started backend cannot be replaced."""
+    logs.restore()
     sys.stdout.flush()
     os.environ["JAX_PLATFORMS"] = "cpu"
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])

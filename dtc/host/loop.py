@@ -5,8 +5,6 @@ only process 0 writes logs and figures and prints to the terminal.
 """
 
 import dataclasses
-import hashlib
-import json
 import logging
 import math
 import signal
@@ -19,14 +17,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jax.experimental import multihost_utils
 
-from dtc.config import settings as config
 from dtc.config.sections import RunConfig
 from dtc.config.settings import Config, ConfigError
 from dtc.core.types import Row
-from dtc.host import checkpoint, command, devices, health, writers
+from dtc.host import agreement, checkpoint, command, devices, health, writers
 from dtc.host.collected import record as collected_record
 from dtc.host.devices import Devices
 from dtc.host.figures import curves
@@ -64,13 +59,13 @@ def run(
         divides replay.slots. A resumed run ignores them.
 
     Raises:
-      ConfigError: the run does not fit into memory, has no rows to learn from, or its checkpoints
-        are of another configuration.
+      ConfigError: the processes differ, or the run does not fit into memory, has no rows to learn
+        from, or its checkpoints are of another configuration.
     """
     logging.getLogger("absl").setLevel(logging.WARNING)
+    agreement.check_same(agreement.record(cfg, workdir, resume))
     program = Program(cfg)
     _check_memory(cfg, program, here)
-    _check_same_everywhere(cfg)
     if not resume and not rows:
         _check_rows(program, program.machine.prefill)
     return Run(cfg, workdir, program, here, argv, rows).run(resume)
@@ -85,14 +80,6 @@ def _check_memory(cfg: Config, program: Program, here: Devices) -> None:
     carrier = devices.carrier_bytes(shapes, shardings)
     ring = devices.carrier_bytes(shapes.replay, shardings.replay)  # 0 without a ring
     devices.check_memory(cfg, carrier + 2 * (carrier - ring), ring)
-
-
-def _check_same_everywhere(cfg: Config) -> None:
-    """Checks that all processes have the same settings, since JAX would not notice otherwise."""
-    if jax.process_count() > 1:
-        text = json.dumps(config.to_dict(cfg), sort_keys=True).encode()
-        digest = int.from_bytes(hashlib.sha256(text).digest()[:4], "big") >> 1
-        multihost_utils.assert_equal(np.int32(digest), "The processes have different settings.")
 
 
 def _check_rows(program: Program, num_rows: int) -> None:
@@ -136,7 +123,8 @@ class Run:
         self.is_eager = here.is_simulated
         self.unit = "update" if cfg.run.updates else "env_steps"
         self.goal = cfg.run.updates or cfg.run.steps
-        self.should_stop = False
+        self.should_stop = False  # on this process
+        self.stopping = agreement.stop()
         self.is_tracing = False
         self.evaluated = -1  # update of the latest evaluation since this start
         self.report = report_of(program)
@@ -216,7 +204,7 @@ class Run:
 
     def _next_size(self, pending: Call | None) -> int:
         """Iterations of the next call, up to the next event or the goal; 0: the run is over."""
-        if self._agreed_stop():
+        if self.stopping.agreed(self.should_stop):
             return 0
         run = self.cfg.run
         in_flight = pending.size if pending is not None else 0
@@ -234,12 +222,6 @@ class Run:
         run = self.cfg.run
         marks = [run.log_every, run.eval_every, run.checkpoint_every]
         return marks + [m for m in run.profile if m > self.totals.update]
-
-    def _agreed_stop(self) -> bool:
-        """Whether any process was asked to stop; all processes agree on the answer."""
-        if jax.process_count() == 1:
-            return self.should_stop
-        return bool(np.any(multihost_utils.process_allgather(np.array(self.should_stop))))
 
     def _is_due(self) -> bool:
         run, update = self.cfg.run, self.totals.update

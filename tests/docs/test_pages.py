@@ -129,7 +129,7 @@ IN_BLOCKS = [typed for page in PAGES for typed in pages.commands(page, only="sh"
 def test_training_commands_in_blocks_can_be_carried_out(args, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     if "--resume" in args:
-        (tmp_path / "DIR" / "checkpoints").mkdir(parents=True)
+        (tmp_path / "DIR" / "checkpoints" / "10").mkdir(parents=True)
     command.parse(["dtc train", *args])
 
 

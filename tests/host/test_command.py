@@ -5,6 +5,7 @@ import pytest
 from dtc.commands import train
 from dtc.config.errors import ConfigError
 from dtc.host import command
+from dtc.host.cluster import Processes
 
 
 def parse(*args):
@@ -69,7 +70,10 @@ BAD = [
     (("--workdir",), "workdir"),
     (("--mesh=8",), "--mesh=8 is not DATA,ENSEMBLE"),
     (("--resume",), "Use --workdir=DIR"),
-    (("--num_processes=2",), "Use --workdir=DIR"),
+    (("--num_processes=2",), "needs --coordinator. Use --coordinator=HOST:8476"),
+    (("--num_processes=2", "--coordinator=a:1"), "Use --workdir=DIR"),
+    (("--coordinator=a",), "--coordinator=a is not HOST:PORT"),
+    (("--workdir=gs://bucket/run",), "Mount the bucket, for example with gcsfuse"),
     (("--process_id=2",), "is not below --num_processes=1"),
     (("hello",), "hello is not a flag"),
 ]
@@ -82,9 +86,28 @@ def test_a_mistyped_command_is_refused_in_one_line(args, part):
 
 def test_a_run_directory_is_neither_overwritten_nor_resumed_from_nothing(tmp_path):
     assert "holds no checkpoints" in refusal(f"--workdir={tmp_path}", "--resume")
-    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "20").mkdir(parents=True)
     assert "holds a run" in refusal(f"--workdir={tmp_path}")
     assert parse(f"--workdir={tmp_path}", "--resume").resume
+
+
+def test_a_run_that_may_be_restarted_starts_once_and_continues_from_then_on(tmp_path):
+    args = (f"--workdir={tmp_path}", "--auto_resume")
+    (tmp_path / "checkpoints" / "20.orbax-checkpoint-tmp").mkdir(parents=True)
+    assert not parse(*args).resume
+    assert not parse(*args[:1]).resume, "killed before its first checkpoint"
+    (tmp_path / "checkpoints" / "20").mkdir()
+    assert parse(*args).resume
+
+
+def test_processes_come_from_flags_first_and_from_the_environment_otherwise(tmp_path):
+    found = Processes("host:1", 4, 2, "SLURM")
+    args = ["dtc train", f"--workdir={tmp_path}"]
+    assert command.parse(args, found).processes == found
+    flags = ["--coordinator=a:2", "--num_processes=2", "--process_id=1"]
+    assert command.parse([*args, *flags], found).processes == Processes("a:2", 2, 1)
+    with pytest.raises(ConfigError, match=r"of 4 processes needs the run directory"):
+        command.parse(args[:1], found)
 
 
 def test_help_is_printed_with_status_0_and_an_unknown_section_is_refused(capsys):

@@ -1,0 +1,64 @@
+"""The filter of a run's output: `python chatter.py FILE`, a process of its own.
+
+Lines that compiled libraries print about their own affairs go to FILE, all others to stderr. It
+imports no package, so that it starts in milliseconds, and it outlives a run that is killed or
+aborts, so that no last words are lost.
+"""
+
+import contextlib
+import re
+import signal
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TextIO
+
+MARK = "[log] "  # begins the messages of Python's logging on processes other than 0
+
+CHATTER = re.compile(
+    r"\[Gloo\] Rank"
+    r"|\[log\] "
+    r"|[IW]\d{4} \d\d:\d\d"  # glog: I1122 19:33:23.123456
+    r"|[IW]0000 00:00:\d"
+    r"|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: [IW] "
+    r"|WARNING: (All log messages before|Logging before) "
+    r"|E0000 00:00:\S+ +\d+ common_lib\.cc:"  # libtpu on a machine without a TPU, three lines
+    r"|=== Source Location Trace"
+    r"|learning/\S+\.cc:\d+$"
+    r"|Failed to find host bounds for accelerator type: WARNING"
+)
+
+
+def split(lines: Iterable[str], file: Path, shown: TextIO) -> None:
+    """Sends each line to `file` or to `shown`.
+
+    A refused command writes nothing, so the file waits until the run directory, its grandparent,
+    exists; without one its lines are dropped.
+    """
+    waiting: list[str] = []
+    for line in lines:
+        if CHATTER.match(line):
+            waiting.append(line)
+            if file.parent.parent.is_dir():
+                _append(file, waiting)
+        else:
+            shown.write(line)
+            shown.flush()
+    if file.parent.parent.is_dir():
+        _append(file, waiting)
+
+
+def _append(file: Path, waiting: list[str]) -> None:
+    if waiting:
+        with contextlib.suppress(OSError):  # a full disk must not end the filter
+            file.parent.mkdir(exist_ok=True)
+            with file.open("a") as log:
+                log.writelines(waiting)
+        waiting.clear()
+
+
+if __name__ == "__main__":
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # it ends when the run has closed its output
+    with open(0, encoding="utf-8", errors="replace") as lines:
+        split(lines, Path(sys.argv[1]), sys.stderr)

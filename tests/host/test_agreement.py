@@ -1,0 +1,141 @@
+"""Processes compare what they run, and stop before the same call."""
+
+import dataclasses
+import random
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import jax
+import pytest
+
+from dtc.config import settings as config
+from dtc.host import agreement
+from dtc.host.agreement import Stop, compare, verdict
+
+
+class Store:
+    """JAX's key-value store, within one process."""
+
+    def __init__(self):
+        self.values, self.changed = {}, threading.Condition()
+
+    def key_value_set(self, key, value, allow_overwrite=False):
+        with self.changed:
+            assert allow_overwrite or key not in self.values
+            self.values[key] = value
+            self.changed.notify_all()
+
+    def key_value_try_get(self, key):
+        if key not in self.values:
+            raise jax.errors.JaxRuntimeError(f"NOT_FOUND: {key}")
+        return self.values[key]
+
+    def blocking_key_value_get(self, key, timeout_in_ms):
+        with self.changed:
+            if not self.changed.wait_for(lambda: key in self.values, timeout_in_ms / 1000):
+                raise jax.errors.JaxRuntimeError(f"DEADLINE_EXCEEDED: {key}")
+            return self.values[key]
+
+
+def compared(records):
+    """What each of the processes with these records is told."""
+    store, num = Store(), len(records)
+    with ThreadPoolExecutor(num) as pool:
+        done = [pool.submit(compare, store, i, num, r) for i, r in enumerate(records)]
+        return [d.result() for d in done]
+
+
+def test_processes_with_the_same_record_go_on():
+    assert compared([{"seed": "0", "--resume": False}] * 4) == [""] * 4
+
+
+def test_all_processes_are_told_the_same_difference_with_both_values():
+    told = compared([{"seed": "0", "jax": "0.10.2"}] * 2 + [{"seed": "1", "jax": "0.10.2"}])
+    assert (
+        told
+        == [
+            "The processes differ: seed=1 on process 2 and 0 on process 0. "
+            "Start all of them with the same command, code and packages."
+        ]
+        * 3
+    )
+
+
+def test_a_difference_of_many_processes_is_named_once():
+    differs = {f"s{n}": ["0", "1"] for n in range(8)}
+    text = verdict({p: differs for p in range(1, 9)})
+    assert "s0=1 on processes 1, 2, 3, ... and 0 on process 0" in text
+    assert "s4=" in text and "s5=" not in text and ", and 3 more. " in text
+
+
+def test_a_process_that_never_answers_is_named(monkeypatch):
+    monkeypatch.setattr(agreement, "WAIT", 0.05)
+    with pytest.raises(RuntimeError, match="Process 1 did not answer"):
+        compare(Store(), 0, 2, {})
+    with pytest.raises(RuntimeError, match="Process 0 did not answer"):
+        compare(Store(), 1, 2, {})
+
+
+def test_the_record_names_settings_code_versions_and_environment(tmp_path, monkeypatch):
+    monkeypatch.setenv("JAX_PROCESS_ID", "3")
+    monkeypatch.setenv("LIBTPU_INIT_ARGS", "--a=1")
+    cfg = config.from_dict(config.defaults())
+    first = agreement.record(cfg, tmp_path, False)
+    assert {"replay.batch", "code of dtc", "jax", "XLA_FLAGS", "devices of a process"} <= set(first)
+    assert "JAX_PROCESS_ID" not in first
+    monkeypatch.setenv("LIBTPU_INIT_ARGS", "--a=2")
+    other = agreement.record(dataclasses.replace(cfg, seed=7), tmp_path, True)
+    assert agreement.differences(first, other) == {
+        "seed": ["0", "7"],
+        "--resume": [False, True],
+        "LIBTPU_INIT_ARGS": ["--a=1", "--a=2"],
+    }
+
+
+def test_the_digest_of_the_code_sees_names_and_texts(tmp_path):
+    digests = set()
+    for name, text in (("a.py", "x"), ("a.py", "y"), ("b.py", "y")):
+        for path in tmp_path.iterdir():
+            path.unlink()
+        (tmp_path / name).write_text(text)
+        digests.add(agreement.code_digest(tmp_path))
+        assert agreement.code_digest(tmp_path) in digests
+    assert len(digests) == 3
+
+
+def stops(num, wisher, at, seed, lead=Stop.LEAD):
+    """The calls before which each of `num` processes stops, in a random order of their steps.
+
+    A process may ask about call c once call c - 2 is done, which all must have started.
+    """
+    order, store = random.Random(seed), Store()
+    parts = [Stop(store, process) for process in range(num)]
+    for part in parts:
+        part.LEAD = lead
+    asked, ended = [0] * num, [None] * num
+    while None in ended:
+        process = order.choice([p for p in range(num) if ended[p] is None])
+        call = asked[process]
+        if any(asked[p] < call - 1 for p in range(num) if ended[p] is None):
+            continue  # call c - 2 waits for another process to start it
+        asked[process] += 1
+        if parts[process].agreed(process == wisher and call >= at) or call > 50:
+            ended[process] = call
+    return ended
+
+
+@pytest.mark.parametrize("wisher", [0, 1, 2])
+def test_all_processes_stop_before_the_same_call_whoever_is_told_and_however_they_race(wisher):
+    for seed in range(300):
+        ended = stops(3, wisher, at=5, seed=seed)
+        assert len(set(ended)) == 1 and 5 < ended[0] <= 5 + 2 * Stop.LEAD + 1, (seed, ended)
+
+
+def test_a_shorter_notice_would_let_a_process_go_on_alone():
+    assert any(len(set(stops(3, 0, at=5, seed=seed, lead=1))) > 1 for seed in range(300))
+
+
+def test_nobody_stops_without_a_wish_and_a_single_process_stops_at_once():
+    assert stops(2, None, at=5, seed=0) == [51, 51]
+    alone = Stop(None, 0)
+    assert not alone.agreed(False) and alone.agreed(True)
