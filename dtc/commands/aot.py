@@ -1,7 +1,8 @@
 """Compiles the train step for a TPU slice that is not here, and keeps what was found by hash.
 
 A found compile is a small JSON file: memory, collectives, and the cycles that the compiler
-estimates. It is looked up by the traced program, the slice, the versions of the compiler and the code that reads its text.
+estimates. It is looked up by the traced program, the slice, the versions of the compiler and the
+code that reads its text.
 """
 
 import hashlib

@@ -2,18 +2,21 @@
 
 dtc fit --config=configs/v4_8.py                  # needs libtpu and a few minutes
 dtc fit --config=configs/v4_16.py --mesh=8,1 --config.replay.slots=8192
+dtc fit --config=configs/v4_8.py --slices=v4-8,v4-32,v5e-16,v6e-8    # a line for each
+dtc fit --config=configs/v4_8.py --largest                           # replay and batch that fit
 """
 
 import argparse
+import dataclasses
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 
-from dtc.commands import aot, collectives
+from dtc.commands import aot, collectives, fit_largest
 from dtc.commands.aot import WITHOUT_TPU, device_bytes, has_libtpu, slice_mesh
 from dtc.config import settings as config
 from dtc.config.settings import Config, ConfigError
@@ -27,6 +30,8 @@ __all__ = ["WITHOUT_TPU", "fit", "has_libtpu", "main", "on_slice", "slice_mesh"]
 
 Figures = dict[str, Any]
 
+SCALED = ("env.num_envs", "replay.batch", "dream.starts")  # in proportion to the devices
+
 
 def main(argv: Sequence[str]) -> int:
     """Compiles; returns the exit status, 2 after a one-sentence error."""
@@ -37,16 +42,68 @@ def main(argv: Sequence[str]) -> int:
         epilog="Other flags as in dtc train: --config=, --config.A.B=, --mesh=.",
         allow_abbrev=False,
     )
+    parser.add_argument("--slices", default="", help="these slices, with commas: a line for each")
+    parser.add_argument(
+        "--strong", action="store_true", help="--slices keeps the sizes as they are"
+    )
+    parser.add_argument("--largest", action="store_true", help="the largest replay and batch")
+    parser.add_argument("--fresh", action="store_true", help="compile although it was done before")
     parser.add_argument("--json", type=Path, help="also write the results to this file")
     args, rest = parser.parse_known_args(argv)
     try:
-        figures = fit(on_slice(command.parse(["dtc fit", *rest])))
+        figures = _run(args, command.parse(["dtc fit", *rest]))
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 2
     if args.json:
         args.json.write_text(json.dumps(figures, indent=1) + "\n")
     return 0
+
+
+def _run(args: argparse.Namespace, wanted: command.Command) -> Figures | list[Figures]:
+    """Prints and returns the figures that the flags ask for."""
+    if args.slices:
+        on_each = on_slices(wanted, args.slices.split(","), args.strong)
+        return each_slice(on_each, args.fresh)
+    if args.largest:
+        return fit_largest.largest(on_slice(wanted), args.fresh)
+    figures = fit(on_slice(wanted), args.fresh)
+    report(figures, wanted.cfg)
+    return figures
+
+
+def each_slice(found: Iterator[Config], is_fresh: bool) -> list[Figures]:
+    """Prints a line for each slice and returns what was found, or why it does not fit (`why`)."""
+    all_figures: list[Figures] = []
+    for cfg in found:
+        try:
+            one = fit(cfg, is_fresh)
+            total, usable = (one["memory"][key] / GIB for key in ("total", "usable"))
+            said = f"{total:.2f} GiB a device of {usable:.2f}: {total / usable:.0%}"
+        except ConfigError as error:
+            one, said = {"slice": cfg.slice, "why": str(error)}, str(error)
+        all_figures.append(one)
+        num = SLICES[cfg.slice].devices
+        print(f"{cfg.slice:9s}{num:5d} devices, mesh={_mesh_text(cfg)}: {said}", flush=True)
+    return all_figures
+
+
+def on_slices(wanted: command.Command, names: Sequence[str], is_strong: bool) -> Iterator[Config]:
+    """The settings on each slice; `SCALED` sizes grow with the devices unless `is_strong`.
+
+    The axis `data` takes what `ensemble` leaves.
+    """
+    own = wanted.cfg.slice or names[0]
+    for name in (own, *names):
+        devices.check_slice(dataclasses.replace(wanted.cfg, slice=name))
+    for name in names:
+        tree, num = config.to_dict(wanted.cfg), SLICES[name].devices
+        for key in () if is_strong else SCALED:
+            section, field = key.split(".")
+            if wanted.cfg.reads(section):
+                tree[section][field] = max(tree[section][field] * num // SLICES[own].devices, 1)
+        tree["slice"], tree["mesh"]["data"] = name, -1
+        yield on_slice(wanted._replace(cfg=config.from_dict(tree)))
 
 
 def on_slice(wanted: command.Command) -> Config:
@@ -69,8 +126,8 @@ def on_slice(wanted: command.Command) -> Config:
     return config.on_devices(cfg, num)
 
 
-def fit(cfg: Config) -> Figures:
-    """Compiles the train step; prints and returns its memory and collectives.
+def fit(cfg: Config, is_fresh: bool = False) -> Figures:
+    """Compiles the train step and returns its memory and collectives.
 
     Raises:
       ConfigError: the program needs more memory than a device has.
@@ -82,9 +139,8 @@ def fit(cfg: Config) -> Figures:
         "mesh": program.mesh.shape,
         "transitions": cfg.env.num_envs * cfg.replay.slots * cfg.reads("replay"),
         "carrier": carrier_parts(program.shapes()),
-    } | aot.compiled(program)
+    } | aot.compiled(program, is_fresh)
     del figures["costs"]
-    report(figures, cfg)
     return figures
 
 
@@ -108,13 +164,13 @@ def _named_parts(tree: PyTree, path: str = "") -> dict[str, PyTree]:
 
 
 def _mesh_text(cfg: Config) -> str:
-    return f"{cfg.mesh.data},{cfg.mesh.ensemble} (data, ensemble)"
+    return f"{cfg.mesh.data},{cfg.mesh.ensemble}"
 
 
 def report(figures: Figures, cfg: Config) -> None:
     """Prints the results."""
     sizes = figures["memory"]
-    print(f"{cfg.name} on slice={cfg.slice}, mesh={_mesh_text(cfg)}.")
+    print(f"{cfg.name} on slice={cfg.slice}, mesh={','.join(map(str, figures['mesh'].values()))}.")
     print(f"Compiled in {figures['seconds']:.0f} s. A {figures['device']} device needs, in MiB:")
     for name in ("arguments", "outputs", "aliased", "temporaries", "code"):
         print(f"  {name:16s} {sizes[name] / 2**20:10,.1f}")

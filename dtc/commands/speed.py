@@ -5,6 +5,7 @@ dtc speed --config=configs/v4_8.py --slices=v4-8,v4-32,v4-128 --png=scaling.png
 dtc speed --config=configs/v4_16.py --splits                    # every (data, ensemble)
 dtc speed --config=configs/h200.py --chip=h200                  # lower end alone, in seconds
 dtc speed --config=configs/local.py --here                      # the estimate against the clock
+dtc speed --config=configs/v4_8.py --note                       # into the config's docstring
 
 The lower end is the roofline: matmuls at the peak, memory at full bandwidth, messages at that of
 the links, all at once. The upper end adds up the cycles that the TPU compiler estimates, sorts and
@@ -21,7 +22,7 @@ from typing import Any
 
 import jax
 
-from dtc.commands import aot, fit, speed_report
+from dtc.commands import aot, fit, speed_note, speed_report
 from dtc.commands.speed_band import Band, bands
 from dtc.commands.speed_links import CHIPS, chip_of
 from dtc.config import settings as config
@@ -31,8 +32,6 @@ from dtc.host.devices import SLICES
 from dtc.host.program import Program
 
 Figures = dict[str, Any]
-
-SCALED = ("env.num_envs", "replay.batch", "dream.starts")  # with the number of devices
 
 
 def main(argv: Sequence[str]) -> int:
@@ -66,6 +65,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--chip", default="", help=f"one of {', '.join(CHIPS)}, without a slice")
     parser.add_argument("--here", action="store_true", help="compare with the clock, on this CPU")
     parser.add_argument("--fresh", action="store_true", help="compile although it was done before")
+    parser.add_argument("--note", action="store_true", help="write it into the config's docstring")
     parser.add_argument("--png", type=Path, default=Path("scaling.png"), help="the curve's file")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     return parser
@@ -78,16 +78,18 @@ def _run(args: argparse.Namespace, wanted: command.Command) -> list[Figures]:
 
         return speed_here.compare(wanted.cfg)
     if args.slices:
-        found = [
-            _one(cfg, args) for cfg in _scaled(wanted.cfg, args.slices.split(","), args.strong)
-        ]
+        on_each = fit.on_slices(wanted, args.slices.split(","), args.strong)
+        found = [_one(cfg, args) for cfg in on_each]
         print(speed_report.scaling(found, args.png, args.strong))
         return found
     if args.splits:
         found = [_one(cfg, args) for cfg in splits(fit.on_slice(wanted))]
         print(speed_report.best_split(found))
         return found
-    return [_one(wanted.cfg if args.chip else fit.on_slice(wanted), args)]
+    found = [_one(wanted.cfg if args.chip else fit.on_slice(wanted), args)]
+    if args.note:
+        print(speed_note.write(wanted.cfg.name, found[0]))
+    return found
 
 
 def _one(cfg: Config, args: argparse.Namespace) -> Figures:
@@ -97,7 +99,8 @@ def _one(cfg: Config, args: argparse.Namespace) -> Figures:
     figures = None if is_quick else aot.compiled(program, args.fresh)
     found = bands(program, chip, figures)
     print(speed_report.table(program.cfg, found, args.chip or cfg.slice), flush=True)
-    return _figures(program.cfg, args.chip or cfg.slice, found)
+    memory = {} if figures is None else {"memory": figures["memory"]}
+    return _figures(program.cfg, args.chip or cfg.slice, found) | memory
 
 
 def _program(cfg: Config, chip: str) -> Program:
@@ -116,24 +119,6 @@ def _program(cfg: Config, chip: str) -> Program:
     return Program(
         config.on_devices(dataclasses.replace(cfg, precision=precise) if is_auto else cfg, 1)
     )
-
-
-def _scaled(cfg: Config, names: list[str], is_strong: bool) -> Iterator[Config]:
-    """The settings on each slice; `SCALED` sizes grow with the devices unless `is_strong`."""
-    for name in names:
-        devices.check_slice(dataclasses.replace(cfg, slice=name))
-    devices.check_slice(cfg)
-    own = SLICES[cfg.slice or names[0]].devices
-    for name in names:
-        tree, num = config.to_dict(cfg), SLICES[name].devices
-        for key in SCALED:
-            section, field = key.split(".")
-            if cfg.reads(section) and not is_strong:
-                tree[section][field] = max(tree[section][field] * num // own, 1)
-        tree["slice"], tree["mesh"]["data"] = name, -1
-        yield fit.on_slice(
-            command.Command(config.from_dict(tree), Path(), False, 0, command.Processes())
-        )
 
 
 def splits(cfg: Config) -> Iterator[Config]:

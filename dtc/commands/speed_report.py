@@ -1,5 +1,6 @@
 """Tables and the figure of estimated times."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,8 @@ def table(cfg: Config, found: list[Band], where: str) -> str:
     line = ("  {:>4}{:>8}{:>14}" + "{:>18}" * len(found[0].counts) + "  {}").format
     lines.append(line("H", "TFLOP", "ms", *found[0].counts, "binds"))
     for band in found:
-        rates = [_span(rate) for rate in band.rates.values()]
-        size, time = f"{band.flops / 1e12:.2f}", _span(band.seconds, 1e3)
+        rates = [span(rate) for rate in band.rates.values()]
+        size, time = f"{band.flops / 1e12:.2f}", span(band.seconds, 1e3)
         lines.append(line(band.horizon or "-", size, time, *rates, band.binds))
     last = found[-1]
     for name, parts in (("at least", last.least), ("at most", last.most)):
@@ -42,7 +43,8 @@ def _longest_first(parts: dict[str, float]) -> list[tuple[str, float]]:
     return sorted(parts.items(), key=lambda part: -part[1])
 
 
-def _span(ends: tuple[float, float], unit: float = 1.0) -> str:
+def span(ends: Sequence[float], unit: float = 1.0) -> str:
+    """Both ends in three digits, or one where they are equal: 22.8k to 184k."""
     low, high = map(_short, (unit * ends[0], unit * ends[1]))
     return low if low == high else f"{low} to {high}"
 
@@ -77,7 +79,7 @@ def scaling(found: list[Figures], path: Path, is_strong: bool) -> str:
     lines = [f"Scaling at the longest dreams, {kind}; per device, relative to the first slice:"]
     for one in found:
         shares = [_share(one, found[0], end) for end in (0, 1)]
-        rate = _span(tuple(longest(one)["rates"]["updates/s"]))
+        rate = span(longest(one)["rates"]["updates/s"])
         lines.append(
             f"  {one['where']:9s} {one['devices']:5d} devices  {rate:>16s} updates/s  "
             f"{shares[0]:.1%} at the lower end, {shares[1]:.1%} at the upper end"
