@@ -14,6 +14,7 @@ COMMANDS = {
     "evaluate": "Evaluates the newest checkpoint of a run and writes a GIF of episodes.",
     "plot": "Draws the curves of several runs in one figure.",
     "fit": "Compiles the train step for a TPU slice, without one: memory and collectives.",
+    "speed": "Estimates the time of a train step on a slice that is not here, and its rates.",
     "bench": "Measures rates on this machine.",
     "tune": "Finds sizes that fit this device and are fast.",
     "gates": "Runs the gates: tasks that the agent must learn within a budget.",

@@ -2,41 +2,35 @@
 
 dtc fit --config=configs/v4_8.py                  # needs libtpu and a few minutes
 dtc fit --config=configs/v4_16.py --mesh=8,1 --config.replay.slots=8192
+dtc fit --config=configs/v4_8.py --slices=v4-8,v4-32,v5e-16,v6e-8    # a line for each
+dtc fit --config=configs/v4_8.py --largest                           # replay and batch that fit
 """
 
 import argparse
-import importlib.util
+import dataclasses
 import json
-import os
-import re
 import sys
-import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
-from dtc.commands import collectives
+from dtc.commands import aot, collectives, fit_largest
+from dtc.commands.aot import WITHOUT_TPU, device_bytes, has_libtpu, slice_mesh
 from dtc.config import settings as config
 from dtc.config.settings import Config, ConfigError
-from dtc.core import mesh
 from dtc.core.types import PyTree
 from dtc.host import command, devices
 from dtc.host.devices import GIB, SLICES
 from dtc.host.program import Program
 from dtc.training.trainer import Carrier
 
+__all__ = ["WITHOUT_TPU", "fit", "has_libtpu", "main", "on_slice", "slice_mesh"]
+
 Figures = dict[str, Any]
 
-WITHOUT_TPU = {  # libtpu then needs no metadata server and no lock of a real chip
-    "TPU_SKIP_MDS_QUERY": "1",
-    "TPU_ACCELERATOR_TYPE": "v4-8",
-    "TPU_WORKER_HOSTNAMES": "localhost",
-    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
-    "XLA_FLAGS": "",  # libtpu reads them too and aborts on CPU flags it does not know
-}
+SCALED = ("env.num_envs", "replay.batch", "dream.starts")  # in proportion to the devices
 
 
 def main(argv: Sequence[str]) -> int:
@@ -48,16 +42,68 @@ def main(argv: Sequence[str]) -> int:
         epilog="Other flags as in dtc train: --config=, --config.A.B=, --mesh=.",
         allow_abbrev=False,
     )
+    parser.add_argument("--slices", default="", help="these slices, with commas: a line for each")
+    parser.add_argument(
+        "--strong", action="store_true", help="--slices keeps the sizes as they are"
+    )
+    parser.add_argument("--largest", action="store_true", help="the largest replay and batch")
+    parser.add_argument("--fresh", action="store_true", help="compile although it was done before")
     parser.add_argument("--json", type=Path, help="also write the results to this file")
     args, rest = parser.parse_known_args(argv)
     try:
-        figures = fit(on_slice(command.parse(["dtc fit", *rest])))
+        figures = _run(args, command.parse(["dtc fit", *rest]))
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 2
     if args.json:
         args.json.write_text(json.dumps(figures, indent=1) + "\n")
     return 0
+
+
+def _run(args: argparse.Namespace, wanted: command.Command) -> Figures | list[Figures]:
+    """Prints and returns the figures that the flags ask for."""
+    if args.slices:
+        on_each = on_slices(wanted, args.slices.split(","), args.strong)
+        return each_slice(on_each, args.fresh)
+    if args.largest:
+        return fit_largest.largest(on_slice(wanted), args.fresh)
+    figures = fit(on_slice(wanted), args.fresh)
+    report(figures, wanted.cfg)
+    return figures
+
+
+def each_slice(found: Iterator[Config], is_fresh: bool) -> list[Figures]:
+    """Prints a line for each slice and returns what was found, or why it does not fit (`why`)."""
+    all_figures: list[Figures] = []
+    for cfg in found:
+        try:
+            one = fit(cfg, is_fresh)
+            total, usable = (one["memory"][key] / GIB for key in ("total", "usable"))
+            said = f"{total:.2f} GiB a device of {usable:.2f}: {total / usable:.0%}"
+        except ConfigError as error:
+            one, said = {"slice": cfg.slice, "why": str(error)}, str(error)
+        all_figures.append(one)
+        num = SLICES[cfg.slice].devices
+        print(f"{cfg.slice:9s}{num:5d} devices, mesh={_mesh_text(cfg)}: {said}", flush=True)
+    return all_figures
+
+
+def on_slices(wanted: command.Command, names: Sequence[str], is_strong: bool) -> Iterator[Config]:
+    """The settings on each slice; `SCALED` sizes grow with the devices unless `is_strong`.
+
+    The axis `data` takes what `ensemble` leaves.
+    """
+    own = wanted.cfg.slice or names[0]
+    for name in (own, *names):
+        devices.check_slice(dataclasses.replace(wanted.cfg, slice=name))
+    for name in names:
+        tree, num = config.to_dict(wanted.cfg), SLICES[name].devices
+        for key in () if is_strong else SCALED:
+            section, field = key.split(".")
+            if wanted.cfg.reads(section):
+                tree[section][field] = max(tree[section][field] * num // SLICES[own].devices, 1)
+        tree["slice"], tree["mesh"]["data"] = name, -1
+        yield on_slice(wanted._replace(cfg=config.from_dict(tree)))
 
 
 def on_slice(wanted: command.Command) -> Config:
@@ -80,77 +126,22 @@ def on_slice(wanted: command.Command) -> Config:
     return config.on_devices(cfg, num)
 
 
-def has_libtpu() -> bool:
-    """Whether the TPU compiler is installed."""
-    return importlib.util.find_spec("libtpu") is not None
-
-
-def fit(cfg: Config) -> Figures:
-    """Compiles the train step; prints and returns its memory and collectives.
+def fit(cfg: Config, is_fresh: bool = False) -> Figures:
+    """Compiles the train step and returns its memory and collectives.
 
     Raises:
       ConfigError: the program needs more memory than a device has.
     """
     program = Program(cfg, slice_mesh(cfg))
-    shapes = program.shapes()
-    start = time.perf_counter()
-    print(f"Compiling {cfg.name} for slice={cfg.slice}, mesh={_mesh_text(cfg)} ...", flush=True)
-    lowered = program.train.lower(shapes, jax.ShapeDtypeStruct((), jnp.int32))
-    compiled = _compile(lowered, cfg)
-    text, kind = compiled.as_text(), program.mesh.devices.flat[0].device_kind
     figures = {
         "config": cfg.name,
         "slice": cfg.slice,
         "mesh": program.mesh.shape,
-        "device": kind,
-        "seconds": time.perf_counter() - start,
         "transitions": cfg.env.num_envs * cfg.replay.slots * cfg.reads("replay"),
-        "memory": memory(compiled, kind),
-        "carrier": carrier_parts(shapes),
-        "collectives": [c._asdict() for c in collectives.collectives(text, program.mesh)],
-        "host_transfers": collectives.host_transfers(text),
-    }
-    report(figures, cfg)
+        "carrier": carrier_parts(program.shapes()),
+    } | aot.compiled(program, is_fresh)
+    del figures["costs"]
     return figures
-
-
-def slice_mesh(cfg: Config) -> jax.sharding.Mesh:
-    """The mesh of the slice's devices, which exist only for the compiler."""
-    os.environ |= WITHOUT_TPU
-    jax.config.update("jax_platforms", "cpu")
-    from jax.experimental import topologies
-
-    name = f"v4:{SLICES[cfg.slice].topology}"
-    topology = topologies.get_topology_desc(name, "tpu", chip_config_name="megacore")
-    return mesh.make_mesh(cfg.mesh.data, cfg.mesh.ensemble, topology.devices)
-
-
-def _compile(lowered: Any, cfg: Config) -> Any:
-    try:
-        return lowered.compile()
-    except jax.errors.JaxRuntimeError as error:
-        sizes = re.findall(r"\d+\.\d+[MGT]", str(error))
-        if "RESOURCE_EXHAUSTED" not in str(error) or len(sizes) < 2:
-            raise
-        raise ConfigError(
-            f"replay.slots={cfg.replay.slots} x env.num_envs={cfg.env.num_envs} and the rest need "
-            f"{sizes[0]} of memory per device, which has {sizes[1]} ({cfg.slice}). "
-            f"Use --config.replay.slots={cfg.replay.slots // 2}."
-        ) from error
-
-
-def memory(compiled: Any, kind: str) -> dict[str, int]:
-    """Bytes per device, as allocated by the compiler."""
-    m = compiled.memory_analysis()
-    sizes = {
-        "arguments": m.argument_size_in_bytes,
-        "outputs": m.output_size_in_bytes,
-        "aliased": m.alias_size_in_bytes,
-        "temporaries": m.temp_size_in_bytes,
-        "code": m.generated_code_size_in_bytes,
-    }
-    total = sum(sizes.values()) - 2 * sizes["aliased"]  # outputs that replace arguments
-    return sizes | {"total": total, "usable": int(devices.USABLE_GIB[kind] * GIB)}
 
 
 def carrier_parts(shapes: Carrier) -> dict[str, int]:
@@ -160,7 +151,7 @@ def carrier_parts(shapes: Carrier) -> dict[str, int]:
     if stored is not None:
         parts |= {"replay rows": stored.rows, "replay latents": stored.latents}
     parts |= _named_parts(learner) or {"learner": learner}
-    return {name: _device_bytes(tree) for name, tree in parts.items()}
+    return {name: device_bytes(tree) for name, tree in parts.items()}
 
 
 def _named_parts(tree: PyTree, path: str = "") -> dict[str, PyTree]:
@@ -172,20 +163,14 @@ def _named_parts(tree: PyTree, path: str = "") -> dict[str, PyTree]:
     return parts
 
 
-def _device_bytes(shapes: PyTree) -> int:
-    def one(x: Any) -> int:
-        return devices.carrier_bytes(x, x.sharding) // len(x.sharding.device_set)
-
-    return sum(map(one, jax.tree.leaves(shapes)))
-
-
 def _mesh_text(cfg: Config) -> str:
-    return f"{cfg.mesh.data},{cfg.mesh.ensemble} (data, ensemble)"
+    return f"{cfg.mesh.data},{cfg.mesh.ensemble}"
 
 
 def report(figures: Figures, cfg: Config) -> None:
     """Prints the results."""
     sizes = figures["memory"]
+    print(f"{cfg.name} on slice={cfg.slice}, mesh={','.join(map(str, figures['mesh'].values()))}.")
     print(f"Compiled in {figures['seconds']:.0f} s. A {figures['device']} device needs, in MiB:")
     for name in ("arguments", "outputs", "aliased", "temporaries", "code"):
         print(f"  {name:16s} {sizes[name] / 2**20:10,.1f}")
@@ -203,5 +188,5 @@ def report(figures: Figures, cfg: Config) -> None:
             f"({cfg.env.num_envs} environments x {cfg.replay.slots} slots) on the slice."
         )
     print("Collectives, with the size of their results per device:")
-    print(collectives.table([collectives.Collective(**c) for c in figures["collectives"]]))
+    print(collectives.table(aot.ledger(figures)))
     print(f"Host transfers: {', '.join(figures['host_transfers']) or 'none'}.")

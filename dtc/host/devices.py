@@ -33,18 +33,25 @@ class Slice(NamedTuple):
     hosts: int
     topology: str  # chips along each axis of the torus
 
+    @classmethod
+    def of(cls, topology: str) -> "Slice":
+        """The slice of a topology. Up to 8 chips in a plane share a host, otherwise 4."""
+        chips = math.prod(map(int, topology.split("x")))
+        one_host = chips <= (8 if topology.count("x") == 1 else 4)
+        return cls(chips, 1 if one_host else chips // 4, topology)
+
+
+# Of v4 and v5p, whose names count cores: two a chip, and a chip is a device.
+CUBES = ["2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4", "4x4x8", "4x8x8", "8x8x8"]
+CUBES += ["8x8x16", "8x16x16"]
+# Of v5e and v6e, whose names count chips.
+PLANES = ["1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16"]
 
 SLICES = {
-    "v4-8": Slice(4, 1, "2x2x1"),
-    "v4-16": Slice(8, 2, "2x2x2"),
-    "v4-32": Slice(16, 4, "2x2x4"),
-    "v4-64": Slice(32, 8, "2x4x4"),
-    "v4-128": Slice(64, 16, "4x4x4"),
-    "v4-256": Slice(128, 32, "4x4x8"),
-    "v4-512": Slice(256, 64, "4x8x8"),
-    "v4-1024": Slice(512, 128, "8x8x8"),
-    "v4-2048": Slice(1024, 256, "8x8x16"),
-    "v4-4096": Slice(2048, 512, "8x16x16"),
+    **{f"v4-{2 * Slice.of(cube).devices}": Slice.of(cube) for cube in CUBES},
+    **{f"v5e-{Slice.of(plane).devices}": Slice.of(plane) for plane in PLANES},
+    **{f"v5p-{2 * Slice.of(cube).devices}": Slice.of(cube) for cube in CUBES},
+    **{f"v6e-{Slice.of(plane).devices}": Slice.of(plane) for plane in PLANES},
 }
 
 USABLE_GIB = {  # by device_kind: memory XLA leaves to a program, from its out-of-memory message

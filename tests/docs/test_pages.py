@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from dtc.commands import __main__ as console
-from dtc.commands import bench, calibration, evaluate, fit, gates, plot, tune
+from dtc.commands import bench, calibration, evaluate, fit, gates, plot, speed, tune
 from dtc.config import schema
 from dtc.core import mesh
 from dtc.host import command
@@ -83,9 +83,10 @@ MAINS = {
     "fit": fit.main,
     "gates": gates.main,
     "plot": plot.main,
+    "speed": speed.main,
     "tune": tune.main,
 }
-TAKES_SETTINGS = ("train", "bench", "fit", "calibration", "tune")  # of dtc train
+TAKES_SETTINGS = ("train", "bench", "fit", "calibration", "speed", "tune")  # of dtc train
 TYPED = [typed for page in PAGES for typed in pages.commands(page)]
 
 

@@ -1,5 +1,7 @@
 """Where a run's devices come from."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -17,10 +19,12 @@ def parse(*args):
 
 
 @pytest.mark.parametrize("name", SLICES)
-def test_a_slice_has_the_devices_of_its_topology_and_four_a_host(name):
-    x, y, z = map(int, SLICES[name].topology.split("x"))
-    assert SLICES[name].devices == x * y * z == 4 * SLICES[name].hosts
-    assert name == f"v4-{2 * SLICES[name].devices}"  # the name counts cores, two a device
+def test_a_slice_has_the_devices_of_its_topology_and_four_or_eight_a_host(name):
+    (kind, number), one = name.split("-"), SLICES[name]
+    assert one.devices == math.prod(map(int, one.topology.split("x")))
+    a_device = 2 if kind in ("v4", "v5p") else 1  # these names count cores
+    assert int(number) == a_device * one.devices
+    assert one.hosts == (1 if one.devices <= 8 // a_device else one.devices // 4)
 
 
 @pytest.mark.parametrize(

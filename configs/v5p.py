@@ -1,0 +1,17 @@
+"""The agent of configs/v4_8.py on a TPU v5p-8: 4 chips on one host.
+
+    python launch/main.py --config=configs/v5p.py --workdir=DIR
+
+A device holds 64 sequences of the batch and has 95.73 GiB of usable memory.
+"""
+
+import ml_collections
+from dtc.configs import v4_8
+
+
+def get_config() -> ml_collections.ConfigDict:
+    """`v4_8` on 4 devices: mesh (4, 1)."""
+    config = v4_8.get_config()
+    config.name = "v5p"
+    config.slice = "v5p-8"
+    return config

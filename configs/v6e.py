@@ -1,0 +1,17 @@
+"""The agent of configs/v4_8.py on a TPU v6e-8: 8 chips on one host.
+
+    python launch/main.py --config=configs/v6e.py --workdir=DIR
+
+A device holds 32 sequences of the batch and has 31.24 GiB of usable memory.
+"""
+
+import ml_collections
+from dtc.configs import v4_8
+
+
+def get_config() -> ml_collections.ConfigDict:
+    """`v4_8` on 8 devices: mesh (8, 1)."""
+    config = v4_8.get_config()
+    config.name = "v6e"
+    config.slice = "v6e-8"
+    return config

@@ -1,0 +1,166 @@
+"""Compiles the train step for a TPU slice that is not here, and keeps what was found by hash.
+
+A found compile is a small JSON file: memory, collectives, and the cycles that the compiler
+estimates. It is looked up by the traced program, the slice, the versions of the compiler and the
+code that reads its text.
+"""
+
+import hashlib
+import importlib.metadata
+import importlib.util
+import inspect
+import json
+import os
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from dtc.commands import collectives, speed_cycles
+from dtc.commands.collectives import Collective
+from dtc.commands.speed_cycles import Cost, Passes
+from dtc.config.settings import Config, ConfigError
+from dtc.core import mesh
+from dtc.core.types import PyTree
+from dtc.host import devices
+from dtc.host.devices import GIB, SLICES
+from dtc.host.program import Program
+
+Figures = dict[str, Any]
+
+VERSION = 1  # of the kept files
+WITHOUT_TPU = {  # libtpu then needs no metadata server and no lock of a real chip
+    "TPU_SKIP_MDS_QUERY": "1",
+    "TPU_ACCELERATOR_TYPE": "v4-8",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+    "XLA_FLAGS": "",  # libtpu reads them too and aborts on CPU flags it does not know
+}
+
+
+def has_libtpu() -> bool:
+    """Whether the TPU compiler is installed."""
+    return importlib.util.find_spec("libtpu") is not None
+
+
+def slice_mesh(cfg: Config) -> jax.sharding.Mesh:
+    """The mesh of the slice's devices, which exist only for the compiler."""
+    os.environ |= WITHOUT_TPU
+    jax.config.update("jax_platforms", "cpu")
+    from jax.experimental import topologies
+
+    kind = cfg.slice.split("-")[0]
+    name, chip = f"{kind}:{SLICES[cfg.slice].topology}", "megacore" if kind == "v4" else "default"
+    sizes: Any = {"chips_per_host_bounds": [1, 1, 1]} if SLICES[cfg.slice].devices == 1 else {}
+    topology = topologies.get_topology_desc(name, "tpu", chip_config_name=chip, **sizes)
+    return mesh.make_mesh(cfg.mesh.data, cfg.mesh.ensemble, topology.devices)
+
+
+def compiled(program: Program, is_fresh: bool = False) -> Figures:
+    """What the compiler makes of the train step on the program's slice.
+
+    Args:
+      is_fresh: compile although the result is kept.
+
+    Raises:
+      ConfigError: the program needs more memory than a device has.
+    """
+    check_arguments(program)
+    lowered = program.train.lower(program.shapes(), jax.ShapeDtypeStruct((), jnp.int32))
+    kept = _folder() / f"{_key(lowered, program)}.json"
+    if kept.is_file() and not is_fresh:
+        return json.loads(kept.read_text())
+    print(f"Compiling {program.cfg.name} for slice={program.cfg.slice} ...", flush=True)
+    start = time.perf_counter()
+    executable = _compile(lowered, program.cfg)
+    text, kind = executable.as_text(), program.mesh.devices.flat[0].device_kind
+    figures = {
+        "device": kind,
+        "seconds": time.perf_counter() - start,
+        "memory": memory(executable, kind),
+        "collectives": [c._asdict() for c in collectives.collectives(text, program.mesh)],
+        "host_transfers": collectives.host_transfers(text),
+        "costs": speed_cycles.costs(text),
+    }
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    partial = kept.with_suffix(f".{os.getpid()}")
+    partial.write_text(json.dumps(figures))
+    partial.replace(kept)
+    return json.loads(kept.read_text())
+
+
+def ledger(figures: Figures) -> list[Collective]:
+    """The collectives of `compiled`."""
+    return [Collective(**c | {"axes": tuple(c["axes"])}) for c in figures["collectives"]]
+
+
+def costs(figures: Figures) -> list[Cost]:
+    """The estimated cycles of `compiled`."""
+    return [Cost(kind, Passes(*passes), cycles) for kind, passes, cycles in figures["costs"]]
+
+
+def check_arguments(program: Program) -> None:
+    """Refuses a carrier that alone is too large for a device, before anything is compiled."""
+    kind = program.mesh.devices.flat[0].device_kind
+    needed, usable = device_bytes(program.shapes()), devices.USABLE_GIB[kind] * GIB
+    if needed > usable:
+        raise _too_large(program.cfg, f"{needed / GIB:.2f}G", f"{usable / GIB:.2f}G")
+
+
+def device_bytes(shapes: PyTree) -> int:
+    """Bytes per device of arrays with shardings."""
+
+    def one(x: Any) -> int:
+        return devices.carrier_bytes(x, x.sharding) // len(x.sharding.device_set)
+
+    return sum(map(one, jax.tree.leaves(shapes)))
+
+
+def memory(executable: Any, kind: str) -> dict[str, int]:
+    """Bytes per device, as allocated by the compiler."""
+    m = executable.memory_analysis()
+    sizes = {
+        "arguments": m.argument_size_in_bytes,
+        "outputs": m.output_size_in_bytes,
+        "aliased": m.alias_size_in_bytes,
+        "temporaries": m.temp_size_in_bytes,
+        "code": m.generated_code_size_in_bytes,
+    }
+    total = sum(sizes.values()) - 2 * sizes["aliased"]  # outputs that replace arguments
+    return sizes | {"total": total, "usable": int(devices.USABLE_GIB[kind] * GIB)}
+
+
+def _folder() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dtc" / "compiled"
+
+
+def _key(lowered: Any, program: Program) -> str:
+    versions = [importlib.metadata.version(name) for name in ("jax", "jaxlib", "libtpu")]
+    shape = (program.mesh.shape["data"], program.mesh.shape["ensemble"])
+    parsers = [inspect.getsource(module) for module in (collectives, speed_cycles)]
+    about = f"{VERSION} {versions} {program.cfg.slice} {shape} {parsers}"
+    return hashlib.sha256(f"{about}\n{lowered.as_text()}".encode()).hexdigest()[:32]
+
+
+def _compile(lowered: Any, cfg: Config) -> Any:
+    try:
+        return lowered.compile()
+    except jax.errors.JaxRuntimeError as error:
+        sizes = re.findall(r"\d+\.\d+[MGT]", str(error))
+        if "RESOURCE_EXHAUSTED" not in str(error) or len(sizes) < 2:
+            raise
+        raise _too_large(cfg, sizes[0], sizes[1]) from error
+
+
+def _too_large(cfg: Config, needed: str, usable: str) -> ConfigError:
+    name, size, what = "env.num_envs", cfg.env.num_envs, "and the rest"
+    if cfg.reads("replay"):
+        name, size = "replay.slots", cfg.replay.slots
+        what = f"x env.num_envs={cfg.env.num_envs} and the rest"
+    return ConfigError(
+        f"{name}={size} {what} need {needed} of memory per device, which has {usable} "
+        f"({cfg.slice}). Use --config.{name}={size // 2}."
+    )
