@@ -11,6 +11,7 @@ import sys
 from collections import Counter
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -25,8 +26,8 @@ from dtc.host import checkpoint
 
 MESHES = [(1, 1), (8, 1), (4, 2), (2, 4), (1, 8), (2, 5)]
 TOLERANCE = 1e-5  # of raw gradients, relative to their norms
-GOLDEN = Path(__file__).parent / "golden" / "collectives.json"
-TO_UPDATE = "UPDATE_GOLDEN=1 python -m pytest tests/test_red_lines.py -k collectives"
+GOLDEN = Path(__file__).parent / "golden"
+TO_UPDATE = "UPDATE_GOLDEN=1 python -m pytest -k of_the_golden_file"  # all ledgers
 
 
 def by_path(tree) -> dict[str, object]:
@@ -72,6 +73,43 @@ def part_faults(found, reference) -> list[str]:
         return [np.concatenate(jax.tree.leaves(part)) for part in parts]
 
     return gradient_faults(joined(found), joined(reference))
+
+
+# A run's metrics equal those of one device.
+
+UPDATES = 50  # of a run
+NOTHING = 1e-7  # absolute tolerance, for losses and advantages near 0
+
+
+class Run(NamedTuple):
+    """What UPDATES train calls of one iteration leave."""
+
+    metrics: list[dict[str, float]]  # of each call
+    rows: object  # the ring's, or None
+
+
+def run_of(program, carrier) -> Run:
+    """Runs UPDATES train calls."""
+    metrics, one = [], size_on(program, 1)
+    for _ in range(UPDATES):
+        carrier, info = program.train(carrier, one)
+        metrics.append({k: float(x) for k, x in jax.device_get(info.mean).items()})
+    rows = None if carrier.replay is None else np.asarray(carrier.replay.rows)
+    return Run(metrics, rows)
+
+
+def run_faults(found: Run, reference: Run) -> list[str]:
+    """Metrics of the first update in which some differ, and whether the rings differ."""
+    faults = []
+    for i, (ours, theirs) in enumerate(zip(found.metrics, reference.metrics, strict=True)):
+        assert ours.keys() == theirs.keys() and ours
+        far = [k for k in ours if not np.isclose(ours[k], theirs[k], TOLERANCE, NOTHING)]
+        if far:
+            faults = [f"update {i}: {k} is {ours[k]:.9g}, not {theirs[k]:.9g}" for k in far]
+            break
+    if not np.array_equal(found.rows, reference.rows):
+        faults.append("the rows in the ring differ")
+    return faults
 
 
 # One compilation, no host transfers, the whole carrier is donated.
@@ -202,19 +240,20 @@ def ledger(compiled, mesh) -> dict[str, int]:
     return {f"{c.kind} {'+'.join(c.axes)} {c.dtype} per {c.per}": c.num_bytes for c in found}
 
 
-def ledger_faults(found: dict[str, int], golden: dict[str, int]) -> list[str]:
+def ledger_faults(found: dict[str, object], golden: dict[str, object]) -> list[str]:
     """Lines in which two ledgers differ."""
     lines = [line for line in golden | found if golden.get(line) != found.get(line)]
-    return [f"{line}: {golden.get(line, 0)} -> {found.get(line, 0)} bytes" for line in lines]
+    return [f"{line}: {golden.get(line, 0)} -> {found.get(line, 0)}" for line in lines]
 
 
-def read_golden() -> dict[str, dict[str, int]]:
-    """The ledgers by algorithm."""
-    return json.loads(GOLDEN.read_text()) if GOLDEN.exists() else {}
+def read_golden(file: str = "collectives.json") -> dict[str, dict]:
+    """The ledgers of a golden file by algorithm."""
+    path = GOLDEN / file
+    return json.loads(path.read_text()) if path.exists() else {}
 
 
-def write_golden(name: str, found: dict[str, int]) -> None:
-    """Writes the ledger of one algorithm into the golden file."""
-    GOLDEN.parent.mkdir(exist_ok=True)
-    everything = dict(sorted((read_golden() | {name: found}).items()))
-    GOLDEN.write_text(json.dumps(everything, indent=1) + "\n")
+def write_golden(name: str, found: dict, file: str = "collectives.json") -> None:
+    """Writes the ledger of one algorithm into a golden file."""
+    GOLDEN.mkdir(exist_ok=True)
+    everything = dict(sorted((read_golden(file) | {name: found}).items()))
+    (GOLDEN / file).write_text(json.dumps(everything, indent=1) + "\n")

@@ -222,5 +222,5 @@ def test_an_unexpected_collective_is_detected(plant):
     size = 4 * by_path(program.shapes().learner)["['policy']"].size
     line = "all-gather data+ensemble f32 per update"
     faults = red_lines.ledger_faults(found, golden)
-    assert f"{line}: 0 -> {8 * size} bytes" in faults and len(faults) == 2
+    assert f"{line}: 0 -> {8 * size}" in faults and len(faults) == 2
     assert red_lines.ledger_faults(golden, golden) == []
