@@ -1,6 +1,7 @@
 """What an engine is asked to run: the checked command of a training run, and its slice."""
 
 import argparse
+import re
 import shlex
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -51,6 +52,9 @@ def make(flags: Sequence[str], args: argparse.Namespace, typed: str, num_hosts: 
             )
         config.on_devices(cfg, devices.SLICES[cfg.slice].devices)
     name = args.name or f"dtc-{cfg.name}".replace("_", "-").lower()
+    if not re.fullmatch(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?", name):
+        rule = "is not of lower-case letters, digits and dashes, at most 40"
+        raise ConfigError(f"--name={name} {rule}. Use --name=dtc.")
     return Job(cfg, name, kept, devices.SLICES.get(cfg.slice), args, typed)
 
 

@@ -55,9 +55,9 @@ def test_the_version_is_that_of_the_installed_package():
     ("argv", "sentence"),
     [
         (["tarin"], "dtc tarin is not a command. Did you mean dtc train?"),
-        (["xyz"], "dtc xyz is not a command. Use dtc train|evaluate|"),
+        (["xyz"], "dtc xyz is not a command. Use dtc train|launch|"),
         (["measures"], "dtc measures is not a command. "),
-        ([], "dtc needs a command. Use dtc train|evaluate|"),
+        ([], "dtc needs a command. Use dtc train|launch|"),
     ],
 )
 def test_an_unknown_command_is_refused_in_one_sentence(argv, sentence, capsys):

@@ -15,7 +15,7 @@ LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+ +(.+?)\s*$", re.MULTILINE)
 INDENTED = re.compile(r"^    .*$", re.MULTILINE)
 # A command of dtc as one types it: what starts it, and its arguments.
-COMMAND = re.compile(r"(?:\bpython (launch|tools)/(\w+)\.py|\bdtc (\w+))((?: [^\s`#|>&]+)*)")
+COMMAND = re.compile(r"(?:\bpython (launch|tools)/(\w+)\.py|\bdtc (\w+))((?: [^\s`#|>&\\]+)*)")
 
 
 def name(page: Path) -> str:
@@ -66,5 +66,6 @@ def commands(page: Path, only: str = "") -> Iterator[Typed]:
         blocks = [text for kind, text in FENCED.findall(page.read_text()) if kind != "python"]
         texts = [*blocks, *INLINE.findall(rest), *INDENTED.findall(rest)]
     for folder, script, installed, rest in COMMAND.findall("\n".join(texts)):
-        command = "train" if folder == "launch" else script or installed
+        launched = "train" if script == "main" else "launch"
+        command = launched if folder == "launch" else script or installed
         yield Typed(name(page), command, shlex.split(rest))

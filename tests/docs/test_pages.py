@@ -9,6 +9,7 @@ import yaml
 
 from dtc.commands import __main__ as console
 from dtc.commands import bench, calibration, evaluate, fit, gates, plot, speed, tune
+from dtc.commands import bench, calibration, evaluate, fit, gates, launch, plot, tune
 from dtc.config import schema
 from dtc.core import mesh
 from dtc.host import command
@@ -82,20 +83,23 @@ MAINS = {
     "evaluate": evaluate.main,
     "fit": fit.main,
     "gates": gates.main,
+    "launch": launch.main,
     "plot": plot.main,
     "speed": speed.main,
     "tune": tune.main,
 }
 TAKES_SETTINGS = ("train", "bench", "fit", "calibration", "speed", "tune")  # of dtc train
+PARTS = {"bench": ["env", "train"], "launch": list(launch.ENGINES)}  # with a help of their own
+TAKES_SETTINGS = ("train", "launch", "bench", "fit", "calibration", "tune")  # of dtc train
 TYPED = [typed for page in PAGES for typed in pages.commands(page)]
 
 
 def help_of(name: str) -> str:
     """What a command other than dtc train prints at --help."""
     text = io.StringIO()
-    for part in (["env"], ["train"]) if name == "bench" else ([],):
+    for part in PARTS.get(name, [""]):
         with contextlib.redirect_stdout(text), contextlib.suppress(SystemExit):
-            MAINS[name]([*part, "--help"])
+            MAINS[name]([*filter(None, [part]), "--help"])
     return text.getvalue()
 
 
@@ -116,7 +120,7 @@ def test_commands_in_pages_name_flags_that_exist(name):
     assert len(known) > 2
     for typed in TYPED:
         if typed.command == name:
-            given = {arg[2:].partition("=")[0] for arg in typed.args if arg.startswith("--")}
+            given = {arg[2:].partition("=")[0] for arg in typed.args if arg[:2] == "--" != arg}
             wrong = {flag for flag in given - known if "SECTION" not in flag}
             assert wrong == set(), f"{typed.page} has {typed.args}"
 

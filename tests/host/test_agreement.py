@@ -1,9 +1,17 @@
 """Processes compare what they run, and stop before the same call."""
 
 import dataclasses
+import json
+import os
 import random
+import signal
+import socket
+import subprocess
+import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import jax
 import pytest
@@ -139,3 +147,63 @@ def test_nobody_stops_without_a_wish_and_a_single_process_stops_at_once():
     assert stops(2, None, at=5, seed=0) == [51, 51]
     alone = Stop(None, 0)
     assert not alone.agreed(False) and alone.agreed(True)
+
+
+ROOT = Path(__file__).parents[2]
+SMALL = [
+    "--config=configs/ppo.py",
+    "--config.env.name=chain",
+    "--config.env.num_envs=8",
+    "--config.run.collect_steps=8",
+    "--config.run.eval_episodes=2",
+    "--config.run.log_every=1",
+    "--mesh=2,1",
+]
+
+
+def two_processes(workdir, *own):
+    """Two processes of one device; `own` are the flags of each."""
+    several = {"JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{free_port()}", "JAX_NUM_PROCESSES": "2"}
+    several |= {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1"}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "cwd": ROOT}
+    return [
+        subprocess.Popen(
+            [sys.executable, "launch/main.py", *SMALL, f"--workdir={workdir}", *flags],
+            env=os.environ | several | {"JAX_PROCESS_ID": str(i)},
+            **pipes,
+        )
+        for i, flags in enumerate(own)
+    ]
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@pytest.mark.slow
+@pytest.mark.multiprocess
+def test_hosts_with_different_settings_are_refused_before_the_first_step(tmp_path):
+    started = two_processes(tmp_path / "run", ["--updates=3"], ["--updates=3", "--seed=5"])
+    outputs = [process.communicate(timeout=600)[0] for process in started]
+    assert [process.returncode for process in started] == [2, 2], outputs
+    for output in outputs:
+        assert "The processes differ: seed=5 on process 1 and 0 on process 0." in output
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.multiprocess
+def test_a_signal_to_one_host_stops_all_at_the_same_update_and_saves(tmp_path):
+    started = two_processes(tmp_path, ["--updates=1000000"], ["--updates=1000000"])
+    metrics = tmp_path / "metrics.jsonl"
+    for _ in range(6000):
+        if metrics.exists() and '"updates/s"' in metrics.read_text():
+            break
+        time.sleep(0.1)
+    started[1].send_signal(signal.SIGTERM)
+    outputs = [process.communicate(timeout=600)[0] for process in started]
+    assert {process.returncode for process in started} <= {0, 75}, outputs
+    last = json.loads(metrics.read_text().splitlines()[-1])["update"]
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == [str(last)], outputs

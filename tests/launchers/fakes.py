@@ -31,7 +31,8 @@ def install(folder: Path) -> None:
 def together(commands: list[list[str]], environs: list[dict[str, str]]) -> int:
     """Runs the commands at the same time; returns the first exit status other than 0."""
     pairs = zip(commands, environs, strict=True)
-    started = [subprocess.Popen(c, env=os.environ | e) for c, e in pairs]
+    here = {k: v for k, v in os.environ.items() if k != "TPU_SKIP_MDS_QUERY"}  # set by JAX
+    started = [subprocess.Popen(c, env=here | e) for c, e in pairs]
     statuses = [process.wait(timeout=500) for process in started]
     return next((s for s in statuses if s), 0)
 

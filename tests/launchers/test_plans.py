@@ -181,6 +181,7 @@ BAD = [
     ("tpu_vm", (), ["--config=v4_32"], "needs its directory, which all hosts see"),
     ("gke", (), ["--config=v4_33", "--workdir=d"], "Did you mean v4_32?"),
     ("xpk", (), ["--config=v4_32", "--workdir=d", "--mesh=3,1"], "mesh=3,1 is not 16 devices"),
+    ("gke", ("--name=A_b",), ["--config=v4_32", "--workdir=d"], "--name=A_b is not of lower-case"),
     ("slurm", (), ["--workdir=d", "--stpes=3"], "--stpes is not a flag. Did you mean --steps?"),
     ("local", (), ["--workdr=d"], "--workdr is not a flag"),
 ]
