@@ -67,14 +67,24 @@ def bands(program: Program, chip: Chip, figures: Figures | None) -> list[Band]:
     traced = program.train.trace(shapes, jax.ShapeDtypeStruct((), jnp.int32))
     state = 2 * cfg.run.updates_per_collect * aot.device_bytes(shapes.learner)  # read and written
     found = []
-    for horizon in cfg.dream.horizons if cfg.reads("dream") else (0,):
-        loops = Loops(chunks=horizon // cfg.dream.chunk if horizon else 1)
+    for horizon in horizons(cfg):
+        loops = loops_of(cfg, horizon)
         work = speed_work.count(traced.jaxpr, loops)
         least = roofline(work, state, program, chip)
         most = {} if figures is None else compiled(figures, loops, program, chip)
         flops = work.flops * program.mesh.size
         found.append(Band(horizon, flops, least, most, counts(program, horizon)))
     return found
+
+
+def horizons(cfg: Config) -> tuple[int, ...]:
+    """The lengths of dreams; 0 for an algorithm without."""
+    return cfg.dream.horizons if cfg.reads("dream") else (0,)
+
+
+def loops_of(cfg: Config, horizon: int) -> Loops:
+    """The loops of a call of one iteration with dreams of this length."""
+    return Loops(chunks=horizon // cfg.dream.chunk if horizon else 1)
 
 
 def roofline(work: speed_work.Work, state: int, program: Program, chip: Chip) -> dict[str, float]:

@@ -20,6 +20,8 @@ CALLED = re.compile(r"(?:calls|to_apply|branch_computations)=\{?%?([\w.\-]+(?:, 
 BOUND = re.compile(r"ROOT %\S+ = pred\[\]\S* compare\(%(\S+), %(\S+)\), direction=LT")
 ARRAY = re.compile(r"([a-z]+)(\d+)\[([\d,]*)\]")
 MATMUL = re.compile(r" (?:convolution|dot)\(")
+NAME = re.compile(r'op_name="([^"]*)"')
+OUTER = re.compile(r"^jit\(train\)/|\b(?:shard_map|while/body|closed_call)(?:/|$)")
 LAYOUT = ("copy", "reshape", "transpose", "bitcast-convert", "pad", "slice", "dynamic-slice")
 
 # Vector operations of a sort on each register of 1024 words in each of its passes: two shuffles, a
@@ -42,17 +44,18 @@ class Passes(NamedTuple):
 
 
 class Cost(NamedTuple):
-    """Equal kinds of work that run equally often, added up."""
+    """Operations of one name in the program that run equally often, added up."""
 
     kind: str  # matmul, element-wise, layout or sort
     passes: Passes
     cycles: int  # of one pass
+    name: str = ""  # where the operation stands in the program, e.g. vmap()/gather
 
 
 def costs(text: str) -> list[Cost]:
     """The estimated cycles of an HLO module's text, by kind and loops."""
     module, entry = _computations(text)
-    total: Counter[tuple[str, Passes]] = Counter()
+    total: Counter[tuple[str, Passes, str]] = Counter()
 
     def visit(name: str, passes: Passes) -> None:
         for line in module[name]:
@@ -66,12 +69,12 @@ def costs(text: str) -> list[Cost]:
             elif kind in ("call", "conditional"):
                 visit(_dearest(line, module), passes)
             elif kind == "sort":
-                total["sort", passes] += sort_cycles(result)
+                total["sort", passes, _name(line)] += sort_cycles(result)
             elif cycles := CYCLES.search(line):
-                total[_kind(kind, line, module), passes] += int(cycles[1])
+                total[_kind(kind, line, module), passes, _name(line)] += int(cycles[1])
 
     visit(entry, Passes(1))
-    return [Cost(*key, cycles) for key, cycles in sorted(total.items())]
+    return [Cost(kind, passes, n, name) for (kind, passes, name), n in sorted(total.items())]
 
 
 def by_kind(parts: list[Cost], loops: Loops) -> dict[str, int]:
@@ -80,6 +83,12 @@ def by_kind(parts: list[Cost], loops: Loops) -> dict[str, int]:
     for cost in parts:
         total[cost.kind] += cost.cycles * cost.passes.times(loops)
     return dict(total)
+
+
+def dearest(parts: list[Cost], loops: Loops, num: int) -> list[tuple[int, Cost]]:
+    """The `num` costs that take the most cycles, all passes together, with these cycles."""
+    found = [(cost.cycles * cost.passes.times(loops), cost) for cost in parts]
+    return sorted(found, reverse=True)[:num]
 
 
 def sort_cycles(result: str) -> int:
@@ -125,6 +134,12 @@ def _dearest(line: str, module: dict[str, list[str]]) -> str:
     """Of the computations that an operation may call the one with most cycles of its own."""
     names = [name.lstrip("%") for name in CALLED.findall(line)[0].split(", ")]
     return max(names, key=lambda n: sum(int(c) for c in CYCLES.findall("\n".join(module[n]))))
+
+
+def _name(line: str) -> str:
+    """Where an operation stands in the traced program, without what stands around all of them."""
+    name = NAME.search(line)
+    return OUTER.sub("", name[1]) if name else ""
 
 
 def _kind(kind: str, line: str, module: dict[str, list[str]]) -> str:

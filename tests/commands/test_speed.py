@@ -178,7 +178,7 @@ MODULE = """HloModule jit_train
 }
 
 %rounds (p.5: (s32[])) -> (s32[]) {
-  %add.5 = f32[8]{0} add(%p.5, %p.5), backend_config={"estimated_cycles":"7"}
+  %add.5 = f32[8]{0} add(%p.5), op_name="jit(train)/while/body/vmap()/add" "estimated_cycles":"7"
 }
 
 %outer (p.6: (s32[])) -> (s32[]) {
@@ -200,7 +200,10 @@ def test_cycles_of_a_module_count_by_the_loops_around_them():
     assert Cost("layout", Passes(1), 100) in found
     assert Cost("matmul", Passes(64, calls=1), 10) in found
     assert Cost("matmul", Passes(1, calls=1, chunks=1), 10) in found
-    assert Cost("element-wise", Passes(1, calls=1, rounds=1), 7) in found
+    assert Cost("element-wise", Passes(1, calls=1, rounds=1), 7, "vmap()/add") in found
+    of_matmuls = [cost for cost in found if cost.kind == "matmul"]
+    ((spent, dearest),) = speed_cycles.dearest(of_matmuls, Loops(chunks=65), 1)
+    assert (spent, dearest.passes.chunks) == (65 * 10, 1)
     cycles = speed_cycles.by_kind(found, Loops(calls=3, chunks=2, rounds=5))
     sort = cycles.pop("sort")
     assert cycles == {"layout": 100, "matmul": 3 * (64 + 2) * 10, "element-wise": 3 * 5 * 7}
