@@ -9,8 +9,8 @@ dtc speed --config=configs/v4_8.py --ops=20                     # what to work o
 dtc speed --config=configs/v4_8.py --note                       # into the config's docstring
 
 The lower end is the roofline: matmuls at the peak, memory at full bandwidth, messages at that of
-the links, all at once. The upper end adds up the cycles that the TPU compiler estimates, sorts and
-messages, one after the other. See docs/guides/estimates.md.
+the links, and sorts, all at once. The upper end adds up the cycles that the TPU compiler estimates,
+sorts and messages, one after the other. See docs/guides/estimates.md.
 """
 
 import argparse

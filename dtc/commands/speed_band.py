@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from dtc.commands import aot, speed_cycles, speed_links, speed_work
 from dtc.commands.collectives import Collective
+from dtc.commands.speed_cycles import network_cycles
 from dtc.commands.speed_links import Chip
 from dtc.commands.speed_work import Loops, Message
 from dtc.config.settings import Config
@@ -90,10 +91,12 @@ def loops_of(cfg: Config, horizon: int) -> Loops:
 def roofline(work: speed_work.Work, state: int, program: Program, chip: Chip) -> dict[str, float]:
     """Seconds of each resource at its peak. Messages count their bytes alone."""
     links = speed_links.all_seconds(work.messages, program.mesh, chip, hop=0.0)
+    sorts = [s.times * network_cycles(s.length, s.num_bytes // 4) for s in work.sorts]
     times = {
         "matmuls": work.flops / chip.flops,
         "memory": (work.num_bytes + state) / chip.bandwidth,
         "links": sum(links.values()),
+        "sorts": sum(sorts) / chip.clock if chip.clock else 0.0,
     }
     return {name: seconds for name, seconds in times.items() if seconds}
 

@@ -92,15 +92,19 @@ def dearest(parts: list[Cost], loops: Loops, num: int) -> list[tuple[int, Cost]]
 
 
 def sort_cycles(result: str) -> int:
-    """Cycles of a bitonic sort of arrays that are written as HLO shapes.
-
-    A sort of n entries takes k (k + 1) / 2 passes, k = log2 n.
-    """
+    """Cycles of a sort of arrays that are written as HLO shapes."""
     arrays = [[int(n) for n in dims.split(",") if n] for _, _, dims in ARRAY.findall(result)]
     longest = max(max(dims, default=1) for dims in arrays)
-    stages = math.ceil(math.log2(max(longest, 2)))
-    registers = sum(math.ceil(math.prod(dims) / REGISTER) for dims in arrays)
-    return stages * (stages + 1) // 2 * registers * SORT_OPERATIONS
+    return network_cycles(longest, sum(math.prod(dims) for dims in arrays))
+
+
+def network_cycles(length: int, words: int) -> int:
+    """Cycles of a bitonic network over arrays of so many words, sorted in pieces of a length.
+
+    A piece of n entries takes k (k + 1) / 2 passes, k = log2 n.
+    """
+    stages = math.ceil(math.log2(max(length, 2)))
+    return stages * (stages + 1) // 2 * math.ceil(words / REGISTER) * SORT_OPERATIONS
 
 
 def _computations(text: str) -> tuple[dict[str, list[str]], str]:

@@ -92,9 +92,10 @@ def scaling(found: list[Figures], path: Path, is_strong: bool) -> str:
     for one in found:
         shares = [_share(one, found[0], end) for end in (0, 1)]
         rate = span(longest(one)["rates"]["updates/s"])
+        is_band = bool(longest(one)["most"])
         lines.append(
             f"  {one['where']:9s} {one['devices']:5d} devices  {rate:>16s} updates/s  "
-            f"{shares[0]:.1%} at the lower end, {shares[1]:.1%} at the upper end"
+            f"{shares[0]:.1%} at the lower end" + f", {shares[1]:.1%} at the upper end" * is_band
         )
     return "\n".join([*lines, str(path)])
 

@@ -210,6 +210,14 @@ def test_cycles_of_a_module_count_by_the_loops_around_them():
     assert sort == 3 * 55 * 2 * speed_cycles.SORT_OPERATIONS  # 10 stages, two operands of 1024
 
 
+def test_a_sort_in_the_program_costs_what_it_costs_compiled():
+    jaxpr = jax.make_jaxpr(lambda x: jnp.sort(x))(jnp.zeros(4096))
+    (found,) = speed_work.count(jaxpr, Loops()).sorts
+    assert found == speed_work.Sorting(4096, 4 * 4096, 1)
+    cycles = speed_cycles.network_cycles(found.length, found.num_bytes // 4)
+    assert cycles == speed_cycles.sort_cycles("f32[4096]{0:T(1024)}")
+
+
 def fake_mesh(shape, extents):
     """A mesh of devices that have places in a slice, in the order of their places."""
     places = [SimpleNamespace(coords=c) for c in np.ndindex(*extents)]
