@@ -49,7 +49,7 @@ class Cost(NamedTuple):
     kind: str  # matmul, element-wise, layout or sort
     passes: Passes
     cycles: int  # of one pass
-    name: str = ""  # where the operation stands in the program, e.g. vmap()/gather
+    name: str = ""  # where it or its loop stands in the program, e.g. vmap()/gather
 
 
 def costs(text: str) -> list[Cost]:
@@ -57,23 +57,24 @@ def costs(text: str) -> list[Cost]:
     module, entry = _computations(text)
     total: Counter[tuple[str, Passes, str]] = Counter()
 
-    def visit(name: str, passes: Passes) -> None:
+    def visit(name: str, passes: Passes, loop: str) -> None:
         for line in module[name]:
             operation = OPERATION.match(line)
             if operation is None:
                 continue
             result, kind = operation.groups()
+            place = _name(line) or loop
             if kind == "while":
                 condition, body = LOOP.search(line).groups()  # type: ignore[union-attr]
-                visit(body, _inside(passes, module[condition]))
+                visit(body, _inside(passes, module[condition]), place)
             elif kind in ("call", "conditional"):
-                visit(_dearest(line, module), passes)
+                visit(_dearest(line, module), passes, place)
             elif kind == "sort":
-                total["sort", passes, _name(line)] += sort_cycles(result)
+                total["sort", passes, place] += sort_cycles(result)
             elif cycles := CYCLES.search(line):
-                total[_kind(kind, line, module), passes, _name(line)] += int(cycles[1])
+                total[_kind(kind, line, module), passes, place] += int(cycles[1])
 
-    visit(entry, Passes(1))
+    visit(entry, Passes(1), "")
     return [Cost(kind, passes, n, name) for (kind, passes, name), n in sorted(total.items())]
 
 

@@ -182,7 +182,7 @@ MODULE = """HloModule jit_train
 }
 
 %outer (p.6: (s32[])) -> (s32[]) {
-  %w.6 = (s32[]) while(%p.6), condition=%bounded, body=%inner
+  %w.6 = (s32[]) while(%p.6), condition=%bounded, body=%inner, metadata={op_name="gather"}
   %w.7 = (s32[]) while(%p.6), condition=%counted, body=%inner
   %w.8 = (s32[]) while(%p.6), condition=%until, body=%rounds
   %s.6 = (f32[1024]{0}, s32[1024]{0}) sort(%p.6, %p.6), dimensions={0}, to_apply=%less
@@ -198,7 +198,7 @@ ENTRY %main (p.9: (s32[])) -> (s32[]) {
 def test_cycles_of_a_module_count_by_the_loops_around_them():
     found = speed_cycles.costs(MODULE)
     assert Cost("layout", Passes(1), 100) in found
-    assert Cost("matmul", Passes(64, calls=1), 10) in found
+    assert Cost("matmul", Passes(64, calls=1), 10, "gather") in found
     assert Cost("matmul", Passes(1, calls=1, chunks=1), 10) in found
     assert Cost("element-wise", Passes(1, calls=1, rounds=1), 7, "vmap()/add") in found
     of_matmuls = [cost for cost in found if cost.kind == "matmul"]
