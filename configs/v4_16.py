@@ -3,7 +3,9 @@
     python launch/main.py --config=configs/v4_16.py --workdir=DIR    # on every host
 
 Axis `ensemble` has 2 devices, so the 5 members are padded to 6.
-Rate: not measured.
+
+Estimate (dtc speed, 6f28099, 2026-11-22; lower end alone: the roofline): at H=8 3.46 ms an
+iteration, 592k env_steps/s; at H=64 6.55 ms an iteration, 313k env_steps/s.
 """
 
 import ml_collections

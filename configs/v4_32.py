@@ -3,7 +3,10 @@
     python launch/main.py --config=configs/v4_32.py --workdir=DIR    # on every host
 
 Axis `ensemble` has 2 devices, so the 5 members are padded to 6.
-Rate: not measured.
+
+Estimate (dtc speed, c7bbf34, 2026-11-22; roofline to compiler cycles): at H=8 2.41 to 29.3 ms an
+iteration, 69.9k to 850k env_steps/s; at H=64 3.97 to 45.9 ms an iteration, 44.6k to 516k
+env_steps/s.
 """
 
 import ml_collections

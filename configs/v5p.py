@@ -3,6 +3,9 @@
     python launch/main.py --config=configs/v5p.py --workdir=DIR
 
 A device holds 64 sequences of the batch and has 95.73 GiB of usable memory.
+
+Estimate (dtc speed, 6f28099, 2026-11-22; roofline alone): at H=8 at least 2.43 ms an iteration, at
+most 843k env_steps/s; at H=64 at least 5.77 ms an iteration, at most 355k env_steps/s.
 """
 
 import ml_collections

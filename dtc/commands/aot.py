@@ -99,7 +99,7 @@ def ledger(figures: Figures) -> list[Collective]:
 
 def costs(figures: Figures) -> list[Cost]:
     """The estimated cycles of `compiled`."""
-    return [Cost(kind, Passes(*passes), cycles) for kind, passes, cycles in figures["costs"]]
+    return [Cost(kind, Passes(*passes), n, name) for kind, passes, n, name in figures["costs"]]
 
 
 def check_arguments(program: Program) -> None:

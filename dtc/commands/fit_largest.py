@@ -63,7 +63,7 @@ def _round(number: float, step: int) -> int:
 
 def _step(cfg: Config) -> int:
     """What replay.slots must be a multiple of: whole writes, and whole tiles of eight rows."""
-    return math.lcm(max(cfg.run.collect_steps, 1), 8)
+    return math.lcm(max(cfg.run.collect_steps, 1), cfg.replay.latent_every, 8)
 
 
 def _total(cfg: Config, is_fresh: bool) -> dict[str, int]:

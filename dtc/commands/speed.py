@@ -5,11 +5,12 @@ dtc speed --config=configs/v4_8.py --slices=v4-8,v4-32,v4-128 --png=scaling.png
 dtc speed --config=configs/v4_16.py --splits                    # every (data, ensemble)
 dtc speed --config=configs/h200.py --chip=h200                  # lower end alone, in seconds
 dtc speed --config=configs/local.py --here                      # the estimate against the clock
+dtc speed --config=configs/v4_8.py --ops=20                     # what to work on
 dtc speed --config=configs/v4_8.py --note                       # into the config's docstring
 
 The lower end is the roofline: matmuls at the peak, memory at full bandwidth, messages at that of
-the links, all at once. The upper end adds up the cycles that the TPU compiler estimates, sorts and
-messages, one after the other. See docs/guides/estimates.md.
+the links, and sorts, all at once. The upper end adds up the cycles that the TPU compiler estimates,
+sorts and messages, one after the other. See docs/guides/estimates.md.
 """
 
 import argparse
@@ -65,6 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--chip", default="", help=f"one of {', '.join(CHIPS)}, without a slice")
     parser.add_argument("--here", action="store_true", help="compare with the clock, on this CPU")
     parser.add_argument("--fresh", action="store_true", help="compile although it was done before")
+    parser.add_argument("--ops", type=int, default=0, help="name so many of the dearest operations")
     parser.add_argument("--note", action="store_true", help="write it into the config's docstring")
     parser.add_argument("--png", type=Path, default=Path("scaling.png"), help="the curve's file")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
@@ -99,6 +101,8 @@ def _one(cfg: Config, args: argparse.Namespace) -> Figures:
     figures = None if is_quick else aot.compiled(program, args.fresh)
     found = bands(program, chip, figures)
     print(speed_report.table(program.cfg, found, args.chip or cfg.slice), flush=True)
+    if args.ops and figures is not None:
+        print(speed_report.operations(figures, program.cfg, chip, args.ops))
     memory = {} if figures is None else {"memory": figures["memory"]}
     return _figures(program.cfg, args.chip or cfg.slice, found) | memory
 

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from dtc.commands import aot, speed_cycles, speed_links, speed_work
 from dtc.commands.collectives import Collective
+from dtc.commands.speed_cycles import network_cycles
 from dtc.commands.speed_links import Chip
 from dtc.commands.speed_work import Loops, Message
 from dtc.config.settings import Config
@@ -67,8 +68,8 @@ def bands(program: Program, chip: Chip, figures: Figures | None) -> list[Band]:
     traced = program.train.trace(shapes, jax.ShapeDtypeStruct((), jnp.int32))
     state = 2 * cfg.run.updates_per_collect * aot.device_bytes(shapes.learner)  # read and written
     found = []
-    for horizon in cfg.dream.horizons if cfg.reads("dream") else (0,):
-        loops = Loops(chunks=horizon // cfg.dream.chunk if horizon else 1)
+    for horizon in horizons(cfg):
+        loops = loops_of(cfg, horizon)
         work = speed_work.count(traced.jaxpr, loops)
         least = roofline(work, state, program, chip)
         most = {} if figures is None else compiled(figures, loops, program, chip)
@@ -77,13 +78,25 @@ def bands(program: Program, chip: Chip, figures: Figures | None) -> list[Band]:
     return found
 
 
+def horizons(cfg: Config) -> tuple[int, ...]:
+    """The lengths of dreams; 0 for an algorithm without."""
+    return cfg.dream.horizons if cfg.reads("dream") else (0,)
+
+
+def loops_of(cfg: Config, horizon: int) -> Loops:
+    """The loops of a call of one iteration with dreams of this length."""
+    return Loops(chunks=horizon // cfg.dream.chunk if horizon else 1)
+
+
 def roofline(work: speed_work.Work, state: int, program: Program, chip: Chip) -> dict[str, float]:
     """Seconds of each resource at its peak. Messages count their bytes alone."""
     links = speed_links.all_seconds(work.messages, program.mesh, chip, hop=0.0)
+    sorts = [s.times * network_cycles(s.length, s.num_bytes // 4) for s in work.sorts]
     times = {
         "matmuls": work.flops / chip.flops,
         "memory": (work.num_bytes + state) / chip.bandwidth,
         "links": sum(links.values()),
+        "sorts": sum(sorts) / chip.clock if chip.clock else 0.0,
     }
     return {name: seconds for name, seconds in times.items() if seconds}
 

@@ -20,6 +20,8 @@ CALLED = re.compile(r"(?:calls|to_apply|branch_computations)=\{?%?([\w.\-]+(?:, 
 BOUND = re.compile(r"ROOT %\S+ = pred\[\]\S* compare\(%(\S+), %(\S+)\), direction=LT")
 ARRAY = re.compile(r"([a-z]+)(\d+)\[([\d,]*)\]")
 MATMUL = re.compile(r" (?:convolution|dot)\(")
+NAME = re.compile(r'op_name="([^"]*)"')
+OUTER = re.compile(r"^jit\(train\)/|\b(?:shard_map|while/body|closed_call)(?:/|$)")
 LAYOUT = ("copy", "reshape", "transpose", "bitcast-convert", "pad", "slice", "dynamic-slice")
 
 # Vector operations of a sort on each register of 1024 words in each of its passes: two shuffles, a
@@ -42,36 +44,38 @@ class Passes(NamedTuple):
 
 
 class Cost(NamedTuple):
-    """Equal kinds of work that run equally often, added up."""
+    """Operations of one name in the program that run equally often, added up."""
 
     kind: str  # matmul, element-wise, layout or sort
     passes: Passes
     cycles: int  # of one pass
+    name: str = ""  # where it or its loop stands in the program, e.g. vmap()/gather
 
 
 def costs(text: str) -> list[Cost]:
     """The estimated cycles of an HLO module's text, by kind and loops."""
     module, entry = _computations(text)
-    total: Counter[tuple[str, Passes]] = Counter()
+    total: Counter[tuple[str, Passes, str]] = Counter()
 
-    def visit(name: str, passes: Passes) -> None:
+    def visit(name: str, passes: Passes, loop: str) -> None:
         for line in module[name]:
             operation = OPERATION.match(line)
             if operation is None:
                 continue
             result, kind = operation.groups()
+            place = _name(line) or loop
             if kind == "while":
                 condition, body = LOOP.search(line).groups()  # type: ignore[union-attr]
-                visit(body, _inside(passes, module[condition]))
+                visit(body, _inside(passes, module[condition]), place)
             elif kind in ("call", "conditional"):
-                visit(_dearest(line, module), passes)
+                visit(_dearest(line, module), passes, place)
             elif kind == "sort":
-                total["sort", passes] += sort_cycles(result)
+                total["sort", passes, place] += sort_cycles(result)
             elif cycles := CYCLES.search(line):
-                total[_kind(kind, line, module), passes] += int(cycles[1])
+                total[_kind(kind, line, module), passes, place] += int(cycles[1])
 
-    visit(entry, Passes(1))
-    return [Cost(*key, cycles) for key, cycles in sorted(total.items())]
+    visit(entry, Passes(1), "")
+    return [Cost(kind, passes, n, name) for (kind, passes, name), n in sorted(total.items())]
 
 
 def by_kind(parts: list[Cost], loops: Loops) -> dict[str, int]:
@@ -82,16 +86,26 @@ def by_kind(parts: list[Cost], loops: Loops) -> dict[str, int]:
     return dict(total)
 
 
-def sort_cycles(result: str) -> int:
-    """Cycles of a bitonic sort of arrays that are written as HLO shapes.
+def dearest(parts: list[Cost], loops: Loops, num: int) -> list[tuple[int, Cost]]:
+    """The `num` costs that take the most cycles, all passes together, with these cycles."""
+    found = [(cost.cycles * cost.passes.times(loops), cost) for cost in parts]
+    return sorted(found, reverse=True)[:num]
 
-    A sort of n entries takes k (k + 1) / 2 passes, k = log2 n.
-    """
+
+def sort_cycles(result: str) -> int:
+    """Cycles of a sort of arrays that are written as HLO shapes."""
     arrays = [[int(n) for n in dims.split(",") if n] for _, _, dims in ARRAY.findall(result)]
     longest = max(max(dims, default=1) for dims in arrays)
-    stages = math.ceil(math.log2(max(longest, 2)))
-    registers = sum(math.ceil(math.prod(dims) / REGISTER) for dims in arrays)
-    return stages * (stages + 1) // 2 * registers * SORT_OPERATIONS
+    return network_cycles(longest, sum(math.prod(dims) for dims in arrays))
+
+
+def network_cycles(length: int, words: int) -> int:
+    """Cycles of a bitonic network over arrays of so many words, sorted in pieces of a length.
+
+    A piece of n entries takes k (k + 1) / 2 passes, k = log2 n.
+    """
+    stages = math.ceil(math.log2(max(length, 2)))
+    return stages * (stages + 1) // 2 * math.ceil(words / REGISTER) * SORT_OPERATIONS
 
 
 def _computations(text: str) -> tuple[dict[str, list[str]], str]:
@@ -125,6 +139,12 @@ def _dearest(line: str, module: dict[str, list[str]]) -> str:
     """Of the computations that an operation may call the one with most cycles of its own."""
     names = [name.lstrip("%") for name in CALLED.findall(line)[0].split(", ")]
     return max(names, key=lambda n: sum(int(c) for c in CYCLES.findall("\n".join(module[n]))))
+
+
+def _name(line: str) -> str:
+    """Where an operation stands in the traced program, without what stands around all of them."""
+    name = NAME.search(line)
+    return OUTER.sub("", name[1]) if name else ""
 
 
 def _kind(kind: str, line: str, module: dict[str, list[str]]) -> str:

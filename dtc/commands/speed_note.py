@@ -35,12 +35,13 @@ def write(config: str, figures: Figures) -> str:
 def paragraph(figures: Figures, commit: str, date: str) -> str:
     """The estimate in a few lines: ends of the band at the shortest and the longest dreams."""
     is_compiled = bool(figures["bands"][0]["most"])
-    kind = "roofline to compiler cycles" if is_compiled else "lower end alone: the roofline"
+    kind = "roofline to compiler cycles" if is_compiled else "roofline alone"
+    least, most = ("", "") if is_compiled else ("at least ", "at most ")
     parts = []
     for band in {b["horizon"]: b for b in (figures["bands"][0], figures["bands"][-1])}.values():
         dream = f"at H={band['horizon']} " if band["horizon"] else ""
-        rate = span(band["rates"]["env_steps/s"])
-        parts.append(f"{dream}{span(band['milliseconds'])} ms an iteration, {rate} env_steps/s")
+        time, rate = span(band["milliseconds"]), span(band["rates"]["env_steps/s"])
+        parts.append(f"{dream}{least}{time} ms an iteration, {most}{rate} env_steps/s")
     memory = figures.get("memory")
     if memory:
         total, usable = (memory[key] / 2**30 for key in ("total", "usable"))

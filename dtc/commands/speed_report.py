@@ -7,7 +7,9 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from dtc.commands.speed_band import Band
+from dtc.commands import aot, speed_cycles
+from dtc.commands.speed_band import Band, horizons, loops_of
+from dtc.commands.speed_links import Chip
 from dtc.config.settings import Config
 from dtc.host.figures import style
 
@@ -36,6 +38,16 @@ def table(cfg: Config, found: list[Band], where: str) -> str:
             lines.append(f"  {name}, ms: {text}")
     if cfg.reads("replay"):
         lines.append(f"  replay ratio {cfg.replay_ratio:.3g} replayed steps per environment step")
+    return "\n".join(lines)
+
+
+def operations(figures: Figures, cfg: Config, chip: Chip, num: int) -> str:
+    """The dearest operations at the longest dreams, with their place in the traced program."""
+    loops = loops_of(cfg, horizons(cfg)[-1])
+    lines = ["Dearest operations at the longest dreams, in ms of estimated cycles:"]
+    for cycles, cost in speed_cycles.dearest(aot.costs(figures), loops, num):
+        times, spent = cost.passes.times(loops), 1e3 * cycles / chip.clock
+        lines.append(f"  {spent:8.2f}  {cost.kind:12s} {times:6d} x  {cost.name}")
     return "\n".join(lines)
 
 
@@ -80,9 +92,10 @@ def scaling(found: list[Figures], path: Path, is_strong: bool) -> str:
     for one in found:
         shares = [_share(one, found[0], end) for end in (0, 1)]
         rate = span(longest(one)["rates"]["updates/s"])
+        is_band = bool(longest(one)["most"])
         lines.append(
             f"  {one['where']:9s} {one['devices']:5d} devices  {rate:>16s} updates/s  "
-            f"{shares[0]:.1%} at the lower end, {shares[1]:.1%} at the upper end"
+            f"{shares[0]:.1%} at the lower end" + f", {shares[1]:.1%} at the upper end" * is_band
         )
     return "\n".join([*lines, str(path)])
 

@@ -77,9 +77,23 @@ def _check_replay(cfg: Config) -> None:
     window = replay.length + 1
     if run.collect_steps:
         _check_prefill(cfg, run.collect_steps, window)
+    _check_latents(cfg)
     for name, rows in (("frontier", replay.frontier), ("slots", replay.slots)):
         if rows < window:
             refuse(f"replay.{name}", rows, f"is below replay.length + 1 = {window}", window)
+
+
+def _check_latents(cfg: Config) -> None:
+    """Checks that every write, window and wrap of the ring meets the slots that keep a latent."""
+    every, step = cfg.replay.latent_every, max(cfg.run.collect_steps, 1)
+    multiple(cfg, "replay.slots", every, f"replay.latent_every={every}")
+    if every % step and step % every:
+        rule = f"neither divides run.collect_steps={step} nor is a multiple of it"
+        refuse("replay.latent_every", every, rule, -(-every // step) * step)
+    least = cfg.replay.length + every
+    if every > 1 and cfg.run.collect_steps and cfg.replay.prefill < least:
+        rule = f"is below replay.length + replay.latent_every = {least}"
+        refuse("replay.prefill", cfg.replay.prefill, rule, -(-least // step) * step)
 
 
 def _check_prefill(cfg: Config, step: int, window: int) -> None:

@@ -105,6 +105,9 @@ class ReplayConfig:
         help="rows collected from each environment before the first update",
     )
     latents: bool = setting(True, help="store the latent of each row, as context of sequences")
+    latent_every: int = setting(
+        1, COUNT, unit="rows", help="store that of every n-th row only, where sequences then start"
+    )
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ class Layout(NamedTuple):
 
     row: Codec
     latent: Codec | None  # None: no latents are stored
+    every: int = 1  # n: the latents of slots 0, n, 2n, ... are stored, and windows start there
 
 
 @partial(
@@ -42,7 +43,7 @@ class Ring:
     """Rows and latents of one device (outside `shard_map`: of all) and their common write head."""
 
     rows: Array  # [M, N, W] int32, packed Row
-    latents: Array | None  # [M, N, V] int32, packed latents; None: none are stored
+    latents: Array | None  # [M / n, N, V] int32, packed latents; None: none are stored
     head: Array  # [] int32, slot written next, the same on every device
     filled: Array  # [] int32, rows written so far, at most M
     layout: Layout
@@ -72,11 +73,11 @@ class Sample(NamedTuple):
 def init(num_envs: int, slots: int, layout: Layout) -> Ring:
     """An empty ring for `num_envs` environments (inside `shard_map`: those of this device)."""
 
-    def zeros(codec: Codec) -> Array:
-        return mesh.vary(jnp.zeros((slots, num_envs, codec.num_words), jnp.int32))
+    def zeros(codec: Codec, num: int) -> Array:
+        return mesh.vary(jnp.zeros((num, num_envs, codec.num_words), jnp.int32))
 
-    latents = None if layout.latent is None else zeros(layout.latent)
-    return Ring(zeros(layout.row), latents, jnp.int32(0), jnp.int32(0), layout)
+    latents = None if layout.latent is None else zeros(layout.latent, slots // layout.every)
+    return Ring(zeros(layout.row, slots), latents, jnp.int32(0), jnp.int32(0), layout)
 
 
 def specs(layout: Layout) -> Ring:
@@ -93,6 +94,7 @@ def add(ring: Ring, rows_RN: Row, latents_RN: PyTree | None) -> Ring:
     Args:
       ring: consumed (updated in place when donated).
       rows_RN: leaves [R, N, ...]; R divides M and the R of all calls before, so no write wraps.
+        Where latents are stored for every n-th slot, R divides n or n divides R.
       latents_RN: latents of these rows, leaves [R, N, ...]; None: zeros, until an update writes
         them. Ignored if the ring stores no latents.
 
@@ -113,7 +115,7 @@ def add(ring: Ring, rows_RN: Row, latents_RN: PyTree | None) -> Ring:
             latents_RNV = jnp.zeros((*rows_RNW.shape[:2], latents.shape[-1]), latents.dtype)
         else:
             latents_RNV = ring.layout.latent.pack(latents_RN)
-        latents = lax.dynamic_update_slice_in_dim(latents, latents_RNV, ring.head, axis=0)
+        latents = _add_latents(ring, latents, latents_RNV)
     return Ring(
         rows,
         latents,
@@ -121,6 +123,23 @@ def add(ring: Ring, rows_RN: Row, latents_RN: PyTree | None) -> Ring:
         filled=jnp.minimum(ring.filled + num_rows, slots),
         layout=ring.layout,
     )
+
+
+def _add_latents(ring: Ring, latents: Array, latents_RNV: Array) -> Array:
+    """The stored latents with those of the new rows whose slots keep one."""
+    every, index, kept = ring.layout.every, _kept(ring, ring.head), latents_RNV
+    if latents_RNV.shape[0] >= every > 1:
+        kept = latents_RNV[::every]
+    elif every > 1:  # of several writes only the first one has a slot that keeps a latent
+        kept = latents_RNV[:1]
+        here = lax.dynamic_index_in_dim(latents, index, axis=0)
+        kept = jnp.where(ring.head % every == 0, kept, here)
+    return lax.dynamic_update_slice_in_dim(latents, kept, index, axis=0)
+
+
+def _kept(ring: Ring, slot: Array) -> Array:
+    """Where the latents of slots are stored; of slots between, those before."""
+    return slot if ring.layout.every == 1 else slot // ring.layout.every
 
 
 def env_blocks(num_samples: int, num_envs: int) -> tuple[np.ndarray, np.ndarray]:
@@ -142,7 +161,8 @@ def draw(ring: Ring, keys_B: Key, id_B: Array, cfg: ReplayConfig) -> SampleIndex
     With rows counted from the oldest (0) to the newest (filled - 1), a window of T + 1 rows starts
     at 0 .. filled - T - 1 and so never crosses the write head. Episodic samples start uniformly in
     that range, frontier samples uniformly where the window lies in the newest F rows. The cost per
-    sample is O(1).
+    sample is O(1). With latents of every n-th slot a start moves back to the slot before it that
+    keeps one, or on to the next where the ring does not reach as far.
 
     Args:
       ring: holds at least T + 1 rows of each environment (else windows contain unwritten zeros).
@@ -162,7 +182,12 @@ def draw(ring: Ring, keys_B: Key, id_B: Array, cfg: ReplayConfig) -> SampleIndex
         return env, jax.random.randint(start_key, (), oldest, num_starts, jnp.int32)
 
     env_B, start_B = jax.vmap(one)(keys_B, id_B, low_B, high_B)
-    return SampleIndex(id_B, env_B, slot=(ring.head - ring.filled + start_B) % slots)
+    slot_B = (ring.head - ring.filled + start_B) % slots
+    if ring.layout.every > 1:
+        late_B = slot_B % ring.layout.every
+        move_B = jnp.where(late_B > start_B, ring.layout.every - late_B, -late_B)
+        slot_B = (slot_B + move_B) % slots
+    return SampleIndex(id_B, env_B, slot=slot_B)
 
 
 def sample(ring: Ring, keys_B: Key, id_B: Array, cfg: ReplayConfig) -> Sample:
@@ -172,7 +197,8 @@ def sample(ring: Ring, keys_B: Key, id_B: Array, cfg: ReplayConfig) -> Sample:
     rows_TB = ring.layout.row.unpack(_gather(ring.rows, slot_TB, index.env[None]))
     latents_B = None
     if ring.layout.latent is not None and ring.latents is not None:
-        latents_B = ring.layout.latent.unpack(_gather(ring.latents, index.slot, index.env))
+        slot_B = _kept(ring, index.slot)
+        latents_B = ring.layout.latent.unpack(_gather(ring.latents, slot_B, index.env))
     return Sample(rows_TB, latents_B, index)
 
 
@@ -201,11 +227,15 @@ def write_back(ring: Ring, index: SampleIndex, latents_TB: PyTree) -> Ring:
     """
     if ring.layout.latent is None or ring.latents is None:
         return ring
+    every = ring.layout.every
     words_TBV = ring.layout.latent.pack(latents_TB)
-    num_slots, (length, num_samples, _) = ring.latents.shape[0], words_TBV.shape
+    num_slots, (length, num_samples, _) = every * ring.latents.shape[0], words_TBV.shape
     slot_TB = (index.slot[None] + 1 + jnp.arange(length)[:, None]) % num_slots
     dropped_TB = num_slots + jnp.arange(length * num_samples).reshape(length, num_samples)
-    target_TB = jnp.where(_is_last(index, num_slots, length), slot_TB, dropped_TB)
+    is_last_TB = _is_last(index, num_slots, length)
+    target_TB = jnp.where(is_last_TB, _kept(ring, slot_TB), dropped_TB)
+    if every > 1:  # windows start at a slot that keeps a latent, so it is rows n, 2n, ... that do
+        target_TB, words_TBV = target_TB[every - 1 :: every], words_TBV[every - 1 :: every]
     latents = ring.latents.at[target_TB, index.env[None]].set(
         words_TBV, mode="drop", unique_indices=True
     )
@@ -223,6 +253,8 @@ def _is_last(index: SampleIndex, num_slots: int, length: int) -> Array:
 def history(ring: Ring, newest: int | None = None) -> tuple[Row, PyTree | None]:
     """Stored rows and their latents as NumPy arrays, oldest first: leaves [filled, N, ...].
 
+    The latents are None where not every row has one.
+
     For tools and figures, outside `shard_map`. The ring may be split over devices of this process.
     Host memory must hold the unpacked rows.
 
@@ -237,7 +269,7 @@ def history(ring: Ring, newest: int | None = None) -> tuple[Row, PyTree | None]:
     filled = int(ring.filled) if newest is None else min(newest, int(ring.filled))
     slot_F = (int(ring.head) - filled + np.arange(filled)) % ring.rows.shape[0]
     rows = _unpack_on_host(ring.rows, slot_F, ring.layout.row)
-    if ring.layout.latent is None or ring.latents is None:
+    if ring.layout.latent is None or ring.latents is None or ring.layout.every > 1:
         return rows, None
     return rows, _unpack_on_host(ring.latents, slot_F, ring.layout.latent)
 

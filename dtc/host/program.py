@@ -42,6 +42,7 @@ def make_machine(cfg: Config, dtypes: Precision) -> Machine:
         slots=cfg.replay.slots,
         has_latents=cfg.replay.latents,
         algorithm=algorithm,
+        latent_every=cfg.replay.latent_every,
     )
 
 

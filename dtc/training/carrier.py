@@ -50,6 +50,7 @@ class Machine:
     slots: int  # M, rows stored for each environment
     has_latents: bool  # whether the ring stores the algorithm's latents
     algorithm: Algorithm
+    latent_every: int = 1  # n: the ring stores the latents of every n-th slot
 
     @cached_property
     def layout(self) -> Layout | None:
@@ -58,7 +59,7 @@ class Machine:
             return None
         row, latent = row_shapes(self)
         keeps = self.has_latents and latent is not None
-        return Layout(Codec.of(row), Codec.of(latent) if keeps else None)
+        return Layout(Codec.of(row), Codec.of(latent) if keeps else None, self.latent_every)
 
 
 def init_action(spec: EnvSpec, num: int) -> Array:

@@ -178,11 +178,11 @@ MODULE = """HloModule jit_train
 }
 
 %rounds (p.5: (s32[])) -> (s32[]) {
-  %add.5 = f32[8]{0} add(%p.5, %p.5), backend_config={"estimated_cycles":"7"}
+  %add.5 = f32[8]{0} add(%p.5), op_name="jit(train)/while/body/vmap()/add" "estimated_cycles":"7"
 }
 
 %outer (p.6: (s32[])) -> (s32[]) {
-  %w.6 = (s32[]) while(%p.6), condition=%bounded, body=%inner
+  %w.6 = (s32[]) while(%p.6), condition=%bounded, body=%inner, metadata={op_name="gather"}
   %w.7 = (s32[]) while(%p.6), condition=%counted, body=%inner
   %w.8 = (s32[]) while(%p.6), condition=%until, body=%rounds
   %s.6 = (f32[1024]{0}, s32[1024]{0}) sort(%p.6, %p.6), dimensions={0}, to_apply=%less
@@ -198,13 +198,24 @@ ENTRY %main (p.9: (s32[])) -> (s32[]) {
 def test_cycles_of_a_module_count_by_the_loops_around_them():
     found = speed_cycles.costs(MODULE)
     assert Cost("layout", Passes(1), 100) in found
-    assert Cost("matmul", Passes(64, calls=1), 10) in found
+    assert Cost("matmul", Passes(64, calls=1), 10, "gather") in found
     assert Cost("matmul", Passes(1, calls=1, chunks=1), 10) in found
-    assert Cost("element-wise", Passes(1, calls=1, rounds=1), 7) in found
+    assert Cost("element-wise", Passes(1, calls=1, rounds=1), 7, "vmap()/add") in found
+    of_matmuls = [cost for cost in found if cost.kind == "matmul"]
+    ((spent, dearest),) = speed_cycles.dearest(of_matmuls, Loops(chunks=65), 1)
+    assert (spent, dearest.passes.chunks) == (65 * 10, 1)
     cycles = speed_cycles.by_kind(found, Loops(calls=3, chunks=2, rounds=5))
     sort = cycles.pop("sort")
     assert cycles == {"layout": 100, "matmul": 3 * (64 + 2) * 10, "element-wise": 3 * 5 * 7}
     assert sort == 3 * 55 * 2 * speed_cycles.SORT_OPERATIONS  # 10 stages, two operands of 1024
+
+
+def test_a_sort_in_the_program_costs_what_it_costs_compiled():
+    jaxpr = jax.make_jaxpr(lambda x: jnp.sort(x))(jnp.zeros(4096))
+    (found,) = speed_work.count(jaxpr, Loops()).sorts
+    assert found == speed_work.Sorting(4096, 4 * 4096, 1)
+    cycles = speed_cycles.network_cycles(found.length, found.num_bytes // 4)
+    assert cycles == speed_cycles.sort_cycles("f32[4096]{0:T(1024)}")
 
 
 def fake_mesh(shape, extents):

@@ -98,5 +98,18 @@ def test_the_prefill_is_not_checked_without_environments():
         from_dict(with_algorithm("curious", **odd))
 
 
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        (dict(latent_every=12, slots=4100), "replay.slots=4100 is not a multiple of replay.latent"),
+        (dict(latent_every=3, slots=3000), "neither divides run.collect_steps=2 nor is a multiple"),
+        (dict(latent_every=64, slots=4096), "replay.prefill=64 is below .* = 96.*prefill=96"),
+    ],
+)
+def test_writes_windows_and_the_wrap_meet_the_slots_that_keep_a_latent(changes, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        from_dict(with_algorithm("curious", **{f"replay__{k}": v for k, v in changes.items()}))
+
+
 def test_every_rule_belongs_to_a_section():
     assert rules.RULES.keys() <= to_dict(Config()).keys()

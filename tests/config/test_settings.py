@@ -10,7 +10,7 @@ from dtc.config import settings as config
 from dtc.config.settings import ConfigError
 
 CONFIGS = sorted(p.stem for p in Path(__file__).parents[2].glob("configs/[!_]*.py"))
-DEVICES = {"v4_8": 4, "v4_16": 8, "v4_32": 16, "v4_128": 64, "v4_512": 256}
+DEVICES = {"v4_8": 4, "v4_16": 8, "v4_32": 16, "v4_128": 64, "v4_512": 256, "v4_4096": 2048}
 
 
 def settings(name="base"):

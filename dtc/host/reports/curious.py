@@ -149,8 +149,9 @@ def draw(program: Program, drawing: Drawing) -> Sequence[str]:
         heatmaps.salience(directory / "salience.png", first(shown.salience), SALIENCE_TITLE)
     if program.machine.env.spec.map is None:
         return []
-    if drawing.carrier is None or not program.cfg.replay.latents:
-        return ["No map.png: it needs one process and replay.latents=True."]
+    replay = program.cfg.replay
+    if drawing.carrier is None or not replay.latents or replay.latent_every > 1:
+        return ["No map.png: it needs one process and the latents of all rows in the replay."]
     cells = maps.of_run(program, drawing.carrier)
     heatmaps.grid_map(directory / "map.png", cells.visits, cells.novelty, drawing.title)
     return []
