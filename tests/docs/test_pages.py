@@ -8,8 +8,7 @@ import pytest
 import yaml
 
 from dtc.commands import __main__ as console
-from dtc.commands import bench, calibration, evaluate, fit, gates, plot, speed, tune
-from dtc.commands import bench, calibration, evaluate, fit, gates, launch, plot, tune
+from dtc.commands import bench, calibration, evaluate, fit, gates, launch, plot, speed, tune
 from dtc.config import schema
 from dtc.core import mesh
 from dtc.host import command
@@ -88,9 +87,11 @@ MAINS = {
     "speed": speed.main,
     "tune": tune.main,
 }
-TAKES_SETTINGS = ("train", "bench", "fit", "calibration", "speed", "tune")  # of dtc train
-PARTS = {"bench": ["env", "train"], "launch": list(launch.ENGINES)}  # with a help of their own
-TAKES_SETTINGS = ("train", "launch", "bench", "fit", "calibration", "tune")  # of dtc train
+PARTS = {
+    "bench": ["env", "ppo", "train"],
+    "launch": list(launch.ENGINES),
+}  # with a help of their own
+TAKES_SETTINGS = ("train", "launch", "bench", "fit", "calibration", "speed", "tune")  # of dtc train
 TYPED = [typed for page in PAGES for typed in pages.commands(page)]
 
 
