@@ -11,6 +11,7 @@ import dtc
 COMMANDS = {
     "train": "Trains an agent, or continues a run.",
     "evaluate": "Evaluates the newest checkpoint of a run and writes a GIF of episodes.",
+    "verify": "Checks the checkpoints of a run, without devices.",
     "plot": "Draws the curves of several runs in one figure.",
     "fit": "Compiles the train step for a TPU slice, without one: memory and collectives.",
     "bench": "Measures rates on this machine.",
