@@ -455,8 +455,8 @@ MUTANTS = (
     Mutant(
         "posteriors_are_not_written_back",
         f"{AGENT}/learn.py",
-        "return Learned(after, write_back(stored, info, agent), scalars)",
-        "return Learned(after, stored, scalars)",
+        "return Learned(after, written(info, agent), scalars)",
+        "return Learned(after, None, scalars)",
         "test_posteriors_replace_the_latents_of_their_rows_but_not_of_context_rows",
     ),
     Mutant(

@@ -80,7 +80,7 @@ def algorithm(name, spec, act, loss, average=everywhere, **more):
     def learn(draws, params, collected, stored):
         grads, scalars = local(draws, params, collected, stored)
         params = jax.tree.map(lambda p, g: p - RATE * g, params, average(grads))
-        return Learned(params, stored, metrics.reduce(scalars))
+        return Learned(params, None, metrics.reduce(scalars))
 
     sampled, greedy = partial(act, greedy=False), partial(act, greedy=True)
     own = {"init": partial(linear, spec=spec), "init_acting": nothing, "act": sampled} | more

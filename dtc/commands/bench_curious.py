@@ -18,6 +18,7 @@ from dtc.commands.timing import Held, Timed
 from dtc.core import normalizer
 from dtc.core.keys import Draws
 from dtc.core.types import PyTree
+from dtc.data import ring
 from dtc.host.program import Program
 from dtc.training.carrier import Carrier
 from dtc.world_model.rssm import Observed
@@ -134,7 +135,7 @@ def sample_and_write_back(carrier: Carrier, seen: Observed, agent: Agent) -> tup
     after_reading = seen.deter + 0.0 * batch.context.deter  # depends on the read, as in an update
     info = UpdateInfo(seen._replace(deter=after_reading), batch, {}, {})
     assert carrier.replay is not None
-    stored = learn.write_back(carrier.replay, info, agent)
+    stored = ring.write_back(carrier.replay, learn.written(info, agent))
     return carrier._replace(replay=stored, update=carrier.update + 1), batch
 
 

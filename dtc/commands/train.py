@@ -7,12 +7,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dtc.config.errors import ConfigError
-from dtc.host import cluster, command, logs
+from dtc.host import cluster, command, logs, signals
 
 
 def main(argv: Sequence[str]) -> int:
-    """Trains; returns the exit status, 2 after a one-sentence error for an invalid command."""
-    typed = [started_as(), *argv]
+    """Trains; returns the exit status, 2 after a one-sentence error for an invalid command.
+
+    docs/reference/exit-codes.md lists the others.
+    """
+    typed, stop = [started_as(), *argv], signals.Stop()
     try:
         text = command.help_text(argv)
         if text:
@@ -20,15 +23,20 @@ def main(argv: Sequence[str]) -> int:
             return 0
         wanted = command.parse(typed, cluster.detect(os.environ))
         logs.divert(wanted.workdir, wanted.processes.id)
+        stop.listen()
         from dtc.host import devices  # imports JAX, which takes a second
 
         cfg, here = devices.start(wanted.cfg, wanted.num_devices, wanted.processes)
+        stop.again()
         from dtc.host import loop  # imports the whole agent
 
-        return loop.run(cfg, wanted.workdir, wanted.resume, here, typed)
+        init = wanted.init
+        return loop.run(cfg, wanted.workdir, wanted.resume, here, typed, init=init, stop=stop)
     except ConfigError as error:
         print(error, file=sys.stderr)
-        return 2
+        return error.status
+    finally:
+        stop.close()
 
 
 def started_as() -> str:

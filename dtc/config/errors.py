@@ -11,6 +11,20 @@ from typing import Any
 class ConfigError(ValueError):
     """An invalid setting; the message names it, gives the rule and says what to type."""
 
+    status = 2  # of the process
+
+
+class IdentityError(ConfigError):
+    """A run is asked to go on as another experiment."""
+
+    status = 77
+
+
+class NumbersError(ConfigError):
+    """Training gives NaN or infinity again and again."""
+
+    status = 78
+
 
 def refuse(name: str, value: Any, rule: str, use: Any) -> None:
     """Raises ConfigError for a setting that breaks `rule`; `use` is a value that satisfies it."""

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -18,12 +19,15 @@ def check(cfg: Config) -> None:
     Raises:
       ConfigError: for the first rule that is broken.
     """
+    if not re.fullmatch(r"[A-Za-z0-9_][\w.-]{0,63}", cfg.name, re.ASCII):
+        rule = "is part of a path: at most 64 letters, digits, _, . and -, the first no . or -"
+        raise ConfigError(f"name={cfg.name!r} {rule}. Use --config.name=run.")
     idle = idle_sections(cfg.algorithm.name)
     for section, owners in idle.items():
         _check_idle(cfg, section, owners)
-    for section, rule in RULES.items():
+    for section, check_section in RULES.items():
         if section not in idle:
-            rule(cfg)
+            check_section(cfg)
 
 
 def idle_sections(algorithm: str) -> dict[str, list[str]]:

@@ -308,6 +308,18 @@ class RunConfig:
     log_every: int = setting(50, COUNT, unit="updates", help="updates between log lines")
     eval_every: int = setting(1000, COUNT, unit="updates", help="updates between evaluations")
     checkpoint_every: int = setting(2000, COUNT, unit="updates", help="updates between checkpoints")
+    checkpoint_minutes: float = setting(
+        5.0,
+        NATURAL,
+        unit="minutes",
+        help="training time between checkpoints; 0: updates alone decide",
+    )
+    patience: float = setting(
+        1800.0,
+        NATURAL,
+        unit="seconds",
+        help="a step, evaluation or save that takes longer ends the run, status 124; 0: none does",
+    )
     eval_episodes: int = setting(32, COUNT, unit="episodes", help="episodes per evaluation")
     profile: tuple[int, int] = setting(
         (0, 0),

@@ -62,7 +62,8 @@ def make(
     warmup = max(cfg.warmup if warmup is None else warmup, 1)
 
     def rate(count: Array) -> Array:
-        n = count + 1  # count starts at 0, which would make the first update zero
+        # Counts start at 0, which would make the first update zero. An integer sum would wrap.
+        n = count.astype(jnp.float32) + 1.0
         fall = jnp.sqrt(jnp.minimum(1.0, decay / n)) if decay else 1.0
         return lr * jnp.minimum(1.0, n / warmup) * fall
 

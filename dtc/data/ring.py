@@ -62,6 +62,13 @@ class SampleIndex(NamedTuple):
         return self.id % 2 == 0
 
 
+class Written(NamedTuple):
+    """New latents of sampled rows, for `write_back`."""
+
+    sampled: SampleIndex
+    latents: PyTree  # [T, B, ...] of rows 1..T of each window
+
+
 class Sample(NamedTuple):
     """This device's share of the sampled sequences."""
 
@@ -210,7 +217,7 @@ def _gather(ring: Array, slot: Array, env: Array) -> Array:
     return ring.at[slot, env].get(mode="clip")
 
 
-def write_back(ring: Ring, index: SampleIndex, latents_TB: PyTree) -> Ring:
+def write_back(ring: Ring, written: Written, is_kept: Array | bool = True) -> Ring:
     """The ring with the latents of rows 1..T of each sampled window replaced.
 
     The result is that of writing in ascending sample id: the last write wins where windows overlap.
@@ -220,20 +227,21 @@ def write_back(ring: Ring, index: SampleIndex, latents_TB: PyTree) -> Ring:
     dropped, since equal targets have no order. A loop over windows makes TPU and CPU copy the ring.
 
     Args:
-      ring: the ring that `index` was sampled from, with nothing added since (consumed, updated in
-        place).
-      latents_TB: leaves [T, B, ...], the posteriors of rows 1..T. They depend on the latents read
-        from the ring, so XLA orders that read before this write; otherwise it might copy the ring.
+      ring: the ring that was sampled from, with nothing added since (consumed, updated in place).
+      written: the posteriors of rows 1..T. They depend on the latents read from the ring, so XLA
+        orders that read before this write; otherwise it might copy the ring.
+      is_kept: [] if False, all rows are dropped: the ring stays as it is, without a copy.
     """
+    index = written.sampled
     if ring.layout.latent is None or ring.latents is None:
         return ring
     every = ring.layout.every
-    words_TBV = ring.layout.latent.pack(latents_TB)
+    words_TBV = ring.layout.latent.pack(written.latents)
     num_slots, (length, num_samples, _) = every * ring.latents.shape[0], words_TBV.shape
     slot_TB = (index.slot[None] + 1 + jnp.arange(length)[:, None]) % num_slots
     dropped_TB = num_slots + jnp.arange(length * num_samples).reshape(length, num_samples)
-    is_last_TB = _is_last(index, num_slots, length)
-    target_TB = jnp.where(is_last_TB, _kept(ring, slot_TB), dropped_TB)
+    is_written_TB = _is_last(index, num_slots, length) & is_kept
+    target_TB = jnp.where(is_written_TB, _kept(ring, slot_TB), dropped_TB)
     if every > 1:  # windows start at a slot that keeps a latent, so it is rows n, 2n, ... that do
         target_TB, words_TBV = target_TB[every - 1 :: every], words_TBV[every - 1 :: every]
     latents = ring.latents.at[target_TB, index.env[None]].set(

@@ -57,6 +57,7 @@ class VectorState(NamedTuple):
     calls: Array  # [N] int32, number of the latest call, the step of its keys
     ids: Array  # [N] int32, global ids of the environments
     held: TimeStep | None  # same_step: the step before any reset; disabled: the latest step
+    is_broken: Array  # [N] bool, the latest call gave NaN or infinity; see `mended`
 
 
 def reset(
@@ -71,32 +72,72 @@ def reset(
     """
     calls_N = jnp.broadcast_to(jnp.asarray(calls, jnp.int32), ids_N.shape)
     env_state, timestep = _fresh(root, ids_N, calls_N, env, cfg)
+    timestep, is_broken_N = mended(timestep, jax.tree.map(jnp.zeros_like, timestep))
     held = None if cfg.mode == "next_step" else timestep
-    return mesh.vary(VectorState(env_state, timestep.last, calls_N, ids_N, held)), timestep
+    state = VectorState(env_state, timestep.last, calls_N, ids_N, held, is_broken_N)
+    return mesh.vary(state), timestep
 
 
 def step(
-    root: Key, state: VectorState, action_N: Array, env: Environment, cfg: VectorConfig = NEXT_STEP
+    root: Key,
+    state: VectorState,
+    action_N: Array,
+    env: Environment,
+    cfg: VectorConfig = NEXT_STEP,
+    before: TimeStep | None = None,
 ) -> tuple[VectorState, TimeStep]:
-    """Steps or resets every environment once; `cfg` is that of the `reset` that made the state."""
+    """Steps or resets every environment once.
+
+    Args:
+      cfg: that of the `reset` that made the state.
+      before: the latest TimeStep; if given, steps that are not finite are `mended`.
+    """
     if (state.held is None) != (cfg.mode == "next_step"):
         raise ValueError(f"mode={cfg.mode} is not that of the state. Use the mode of its reset.")
     calls_N = state.calls + 1
     keys_N = mesh_keys(root, cfg.step_purpose, state.ids, calls_N)
     stepped = jax.vmap(env.step, (0, 0, 0, None))(keys_N, state.env, action_N, env.params)
     stepped = mesh.vary(stepped)
-    held = None
+    held, is_broken_N = None, jnp.zeros_like(state.is_broken)
     if state.held is None:
         env_state, timestep = _with_resets(root, state, state.is_over, stepped, env, cfg)
     elif cfg.mode == "same_step":
-        held = stepped[1]
+        held, is_broken_N = _mended(stepped[1], before)
         renewed = _with_resets(root, state, held.last, stepped, env, cfg)
         env_state, timestep = renewed[0], _shown_at_once(held, renewed[1])
     else:
         env_state, timestep = _where(state.is_over, (state.env, state.held.silent()), stepped)
-        held = timestep
+    timestep, is_also_N = _mended(timestep, before)
+    held = timestep if cfg.mode == "disabled" else held
     is_over_N = timestep.last & (cfg.mode != "same_step")
-    return VectorState(env_state, is_over_N, calls_N, state.ids, held), timestep
+    is_broken_N = is_broken_N | is_also_N
+    return VectorState(env_state, is_over_N, calls_N, state.ids, held, is_broken_N), timestep
+
+
+def mended(timestep: TimeStep, before: TimeStep) -> tuple[TimeStep, Array]:
+    """The TimeStep with its broken rows replaced, and which those are, [N] bool.
+
+    A row is broken if its reward, cost or observation is NaN or infinite. It becomes a cut episode:
+    the observation before it, reward 0, truncated.
+    """
+    tested = (timestep.reward, timestep.cost, timestep.obs)
+    is_broken_N = jnp.zeros_like(timestep.first)
+    for x in jax.tree.leaves(tested):
+        if jnp.issubdtype(x.dtype, jnp.inexact):
+            is_fine = jnp.isfinite(x).reshape(x.shape[0], -1).all(1)
+            is_broken_N = is_broken_N | ~is_fine
+    cut = before.silent()._replace(
+        terminated=jnp.zeros_like(before.terminated),
+        truncated=jnp.ones_like(before.truncated),
+        info=jax.tree.map(jnp.zeros_like, timestep.info),
+    )
+    return _where(is_broken_N, cut, timestep), is_broken_N
+
+
+def _mended(timestep: TimeStep, before: TimeStep | None) -> tuple[TimeStep, Array]:
+    if before is None:
+        return timestep, jnp.zeros_like(timestep.first)
+    return mended(timestep, before)
 
 
 def _fresh(root: Key, ids_N: Array, calls_N: Array, env: Environment, cfg: VectorConfig) -> Any:

@@ -1,4 +1,4 @@
-"""What the processes of a run agree on: before the first step what they run, later when to stop.
+"""What the processes of a run agree on: before step 0 what they run, later when to stop or save.
 
 They speak through the key-value store of JAX's coordination service, on process 0. A collective
 would wait for the train call in flight, and it could hang if the processes run different programs.
@@ -11,7 +11,7 @@ import os
 import platform
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import jax
 from jax._src import distributed  # JAX has no public name for the store
@@ -33,6 +33,7 @@ class Store(Protocol):
 
     def key_value_set(self, key: str, value: str, allow_overwrite: bool = ...) -> None: ...
     def key_value_try_get(self, key: str) -> str: ...
+    def key_value_delete(self, key: str) -> None: ...
     def blocking_key_value_get(self, key: str, timeout_in_ms: int) -> str: ...
 
 
@@ -130,13 +131,21 @@ def _those(processes: list[int]) -> str:
     return f"processes {shown}{', ...' if len(processes) > 3 else ''}"
 
 
-class Stop:
-    """Agreement on the train call before which all processes stop.
+class Wish(NamedTuple):
+    """What a process would do next, and what all then do."""
 
-    Every process asks once before each call. A process that was told to stop leaves a wish. Process
-    0 reads it before call b and announces that all stop before call b + LEAD. Nobody has to wait:
-    whoever asks about call b + LEAD has read the metrics of call b, which are sums over all
-    devices, so process 0 had started call b, and it made the announcement before that.
+    signal: int  # that asks to stop after this call; 0: go on
+    saves: bool  # a checkpoint is due
+    limit: int  # most iterations of the next call
+
+
+class Calls:
+    """Agreement on each train call.
+
+    Every process asks once before each call. One that was told to stop leaves a wish in the store.
+    Before call b process 0 announces what all do at call b + LEAD: its own wish, with any signal.
+    Nobody has to wait: whoever asks about call b + LEAD has read the metrics of call b, which are
+    sums over all devices, so process 0 had started call b, and it made the announcement before.
     """
 
     LEAD = 2  # one call may be in flight
@@ -145,32 +154,39 @@ class Stop:
         """`store` is None for a single process."""
         self.store, self.process = store, process
         self.call = 0
-        self.last: int | None = None  # the call before which all stop
+        self.saved = -self.LEAD - 1  # the call about which process 0 last announced a save
         self.has_wished = False
 
-    def agreed(self, wish: bool) -> bool:
-        """Whether all processes stop before the next call; `wish`: this one was told to."""
+    def agreed(self, mine: Wish) -> Wish:
+        """What all processes do at the next call."""
         if self.store is None:
-            return wish
+            return mine
         call, self.call = self.call, self.call + 1
-        if wish and not self.has_wished:
-            self.store.key_value_set("dtc/stop/wish", "1", allow_overwrite=True)
+        if mine.signal and not self.has_wished:
+            self.store.key_value_set("dtc/signal", str(mine.signal), allow_overwrite=True)
             self.has_wished = True
-        if self.last is None:
-            self.last = self._announced(call)
-        return self.last is not None and call >= self.last
+        if self.process == 0:
+            self._announce(call + self.LEAD, mine)
+        if call < self.LEAD:
+            return Wish(0, False, 1)
+        signal, saves, limit = json.loads(_get(self.store, f"dtc/call/{call}", 0))
+        return Wish(signal, bool(saves), limit)
 
-    def _announced(self, call: int) -> int | None:
+    def _announce(self, call: int, mine: Wish) -> None:
+        """What process 0 makes known about a call. A save that is on its way is not due again."""
         assert self.store is not None
-        if self.process == 0 and _try(self.store, "dtc/stop/wish"):
-            self.store.key_value_set("dtc/stop/call", str(call + self.LEAD))
-        text = _try(self.store, "dtc/stop/call")
-        return int(text) if text else None
+        saves = mine.saves and call > self.saved + self.LEAD
+        if saves:
+            self.saved = call
+        signal = int(_try(self.store, "dtc/signal") or 0)
+        self.store.key_value_set(f"dtc/call/{call}", json.dumps([signal, saves, mine.limit]))
+        if call >= 5 * self.LEAD:  # the first one announced is that of call LEAD
+            self.store.key_value_delete(f"dtc/call/{call - 4 * self.LEAD}")
 
 
-def stop() -> Stop:
+def calls() -> Calls:
     """The agreement of this run's processes."""
-    return Stop(_store() if jax.process_count() > 1 else None, jax.process_index())
+    return Calls(_store() if jax.process_count() > 1 else None, jax.process_index())
 
 
 def _store() -> Store:

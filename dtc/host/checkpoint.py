@@ -3,33 +3,35 @@
 Orbax writes them. It does not detect flipped bits, does not fall back to an older step, casts
 dtypes silently, and lets two processes restore different steps. Each checkpoint therefore holds a
 fingerprint of every leaf. Restored leaves are compared with it; if one differs, the step before is
-restored.
+restored. Which steps there are is decided in steps.py.
 """
 
-import hashlib
-import json
 import logging
 import textwrap
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
-from jax import lax
 from jax.experimental import multihost_utils
 
 from dtc.config import settings as config
 from dtc.config.settings import Config, ConfigError
 from dtc.core.types import Array, PyTree
-from dtc.host import formats
+from dtc.host import formats, identity, proof, verify
+from dtc.host.proof import describe, fingerprint, leaves_of
+from dtc.host.steps import ASIDE, DamagedError, Steps, read_meta
+
+__all__ = ["ASIDE", "Checkpointer", "DamagedError", "Restored", "describe", "fingerprint"]
 
 log = logging.getLogger("dtc")
 
 KEPT = 2  # number of checkpoints: the newest and one to fall back to
-ASIDE = "checkpoints-damaged"  # where unreadable steps are moved, beside `checkpoints`
+MOST = 64  # steps that processes agree on
+VERIFIED = 2**30  # bytes of the largest checkpoint that is read back after it was written
 
 
 class Restored(NamedTuple):
@@ -40,42 +42,96 @@ class Restored(NamedTuple):
     meta: dict[str, Any]  # as given to `save`
 
 
-class DamagedError(Exception):
-    """A checkpoint cannot be read or differs from what was written."""
-
-
 class Checkpointer:
     """The checkpoints of one run directory. All processes create one and make the same calls."""
 
-    def __init__(self, workdir: Path, cfg: Config):
+    def __init__(self, workdir: Path, cfg: Config, is_writer: bool = True):
+        """A reader changes nothing in the directory, which a run may be writing to."""
         self.directory = (Path(workdir) / "checkpoints").resolve()
-        self.cfg = cfg
-        options = ocp.CheckpointManagerOptions(max_to_keep=KEPT, cleanup_tmp_directories=True)
-        self.manager = ocp.CheckpointManager(
-            self.directory, options=options, item_names=("carrier", "meta")
+        self.cfg, self.is_writer = cfg, is_writer
+        self.store = Steps(self.directory)
+        self.saver = ocp.AsyncCheckpointer(
+            ocp.CompositeCheckpointHandler(
+                carrier=ocp.StandardCheckpointHandler(), meta=ocp.JsonCheckpointHandler()
+            )
         )
+        self.saving: threading.Thread | None = None
+        self.problem = ""  # why the latest save failed
+        self.latest: int | None = None  # the step that was saved last
+        self.verified: int | None = None  # the newest step that was read back without a fault
+        if is_writer and jax.process_index() == 0:
+            self._on_disk(self.store.clean)
+            self._on_disk(self.store.sweep)
+        _meet("checkpoints swept")
 
     def save(self, step: int, carrier: PyTree, meta: Mapping[str, Any]) -> None:
         """Starts writing; the carrier may be donated as soon as this returns.
+
+        A save that fails, now or later, is told by `check`; the steps before it stand.
 
         Args:
           step: number of updates.
           carrier: global arrays; typed PRNG keys are allowed.
           meta: JSON values, e.g. the host's totals.
         """
-        self.check()
-        proof: dict[str, Any] = {
+        self.wait()
+        content: dict[str, Any] = {
             "format": formats.CHECKPOINT,
+            "step": step,
             "run": dict(meta),
             "config": config.to_dict(self.cfg),
             "leaves": describe(carrier),
             "fingerprint": fingerprint(carrier),
         }
-        proof["digest"] = _digest(proof)
+        content["digest"] = proof.digest(content)
         save = ocp.args.Composite(
-            carrier=ocp.args.StandardSave(_not_empty(carrier)), meta=ocp.args.JsonSave(proof)
+            carrier=ocp.args.StandardSave(_not_empty(carrier)), meta=ocp.args.JsonSave(content)
         )
-        self.manager.save(step, args=save)
+        try:
+            if jax.process_index() == 0:
+                self.directory.mkdir(parents=True, exist_ok=True)
+                self.store.sweep()
+            _meet("checkpoints swept")
+            self.saver.save(self.store.path(step), args=save)
+        except Exception as error:  # a bad disk may raise anything
+            self._fail(step, error)
+            return
+        size = sum(x.nbytes for x in jax.tree.leaves(carrier) if not _is_key(x))
+        self.saving = threading.Thread(target=self._complete, args=(step, size), daemon=True)
+        self.saving.start()
+
+    def _complete(self, step: int, size: int) -> None:
+        """Waits for a save, reads it back, and removes steps that are no longer needed."""
+        try:
+            self.saver.wait_until_finished()
+            if jax.process_index() == 0:
+                path = self.store.path(step)
+                if size <= VERIFIED:
+                    verify.check(path)
+                    verify.seal(path)
+                    self.verified = step
+                read_meta(path)
+                self._retire()
+            self.latest = step
+        except Exception as error:
+            self._fail(step, error)
+
+    def _fail(self, step: int, error: Exception) -> None:
+        why = textwrap.shorten(" ".join(str(error).split()), 160)
+        self.problem = f"Checkpoint {step} was not written ({type(error).__name__}: {why})."
+
+    def _retire(self) -> None:
+        """Keeps the newest steps and the newest one that was verified."""
+        known = self.store.known()
+        for old in known[KEPT:]:
+            if old != self.verified:
+                self.store.remove(old)
+
+    def _on_disk(self, change: Any) -> None:
+        try:
+            change()
+        except OSError as error:
+            log.warning("%s: %s", self.directory, error)
 
     def restore_latest(self, target: PyTree) -> Restored:
         """The newest undamaged checkpoint.
@@ -88,7 +144,8 @@ class Checkpointer:
         Raises:
           ConfigError: the checkpoints are of another configuration, or none can be read.
         """
-        steps = _agreed_steps(self.manager.all_steps())
+        self.wait()
+        steps = _agreed_steps(self.store.known())
         for step in steps:
             try:
                 restored = self._restore(step, target)
@@ -96,93 +153,85 @@ class Checkpointer:
                 log.warning("checkpoint %d is damaged: %s. Trying the one before.", step, error)
                 continue
             self._move_aside([s for s in steps if s > step])
+            self.latest = self.verified = step
             return restored
         listed = ", ".join(map(str, steps)) or "nothing"
         raise ConfigError(f"{self.directory} holds no readable checkpoint (found: {listed}).")
 
     def steps(self) -> list[int]:
-        """Steps of all checkpoints, including those being written."""
-        return list(self.manager.all_steps())
+        """All whole steps, newest first, and the one being written."""
+        return self.store.known()
 
-    def check(self) -> None:
-        """Raises the error of a background save, if one failed; cheap enough for every call."""
-        self.manager.check_for_errors()
+    def is_saving(self) -> bool:
+        """Whether a save is still being written."""
+        return self.saving is not None and self.saving.is_alive()
 
-    def wait(self) -> None:
-        """Waits until all saves are on disk."""
-        self.manager.wait_until_finished()
+    def check(self) -> str:
+        """One sentence if a save has failed since the last call, else ''; cheap."""
+        problem, self.problem = self.problem, ""
+        return problem
 
-    def close(self) -> None:
-        """Waits and stops the background threads."""
-        self.manager.close()
+    def wait(self, seconds: float | None = None) -> None:
+        """Waits until the save in flight, if any, is on disk or has failed."""
+        if self.saving is not None:
+            self.saving.join(seconds)
+            self.saving = self.saving if self.saving.is_alive() else None
+
+    def close(self) -> str:
+        """Waits, stops the background threads, and returns what `check` does."""
+        self.wait()
+        self.saver.close()
+        return self.check()
 
     def _restore(self, step: int, target: PyTree) -> Restored:
-        args = ocp.args.Composite(meta=ocp.args.JsonRestore())
-        meta = _together(lambda: self.manager.restore(step, args=args)["meta"])
-        if meta.pop("digest", None) != _digest(meta):
-            raise DamagedError("its metadata changed on disk")
+        path = self.store.path(step)
+        meta = _together(lambda: read_meta(path))
         formats.check(self.directory, meta.get("format"), formats.CHECKPOINT)
         self._check_structure(meta, target)
         args = ocp.args.Composite(carrier=ocp.args.StandardRestore(_not_empty(target)))
-        arrays = _together(lambda: self.manager.restore(step, args=args)["carrier"])
+        arrays = _together(lambda: self.saver.restore(path, args=args)["carrier"])
         carrier = _with_empty(arrays, target)
         read, written = fingerprint(carrier), meta["fingerprint"]
-        changed = [path for path in written if written[path] != read[path]]
+        changed = [name for name in written if written[name] != read[name]]
         if changed:
             raise DamagedError(f"{len(changed)} of its arrays changed on disk, {changed[0]} first")
         return Restored(step, carrier, meta["run"])
 
     def _check_structure(self, meta: Mapping[str, Any], target: PyTree) -> None:
-        """Refuses a checkpoint whose arrays or environment do not match this configuration."""
-        here, there = config.flat(self.cfg), config.flat(meta["config"])
+        """Refuses a checkpoint of another experiment, or whose arrays do not match this code."""
+        identity.check(config.flat(self.cfg), config.flat(meta["config"]), self.directory)
         expected, written = describe(target), meta["leaves"]
-        if expected == written and here["env.name"] == there.get("env.name"):
-            return
-        names = [n for n in here if n in there and _plain(here[n]) != _plain(there[n])]
-        names = [n for n in names if not n.startswith(("run.", "mesh.", "optimizer."))]
-        names = [n for n in names if n not in ("name", "seed", "slice")]
         paths = [p for p in expected | written if expected.get(p) != written.get(p)]
-        if not names:
+        if paths:
             raise ConfigError(
                 f"{self.directory} was written by another version of the code: {paths[0]} is "
                 f"{written.get(paths[0])} there and {expected.get(paths[0])} here."
             )
-        theirs = " ".join(f"--config.{n}={config.show(there[n])}" for n in names)
-        mine = ", ".join(f"{n}={config.show(here[n])}" for n in names)
-        raise ConfigError(f"{mine} is not what {self.directory} was written with. Use {theirs}.")
 
     def _move_aside(self, steps: list[int]) -> None:
-        """Moves step directories to ASIDE, where Orbax does not find them, on process 0."""
-        if not steps:
-            return
-        if jax.process_index() == 0:
-            aside = self.directory.parent / ASIDE
-            aside.mkdir(exist_ok=True)
+        """Moves step directories to ASIDE, on process 0."""
+        if steps and self.is_writer and jax.process_index() == 0:
             for step in steps:
-                target = aside / f"{step}-{sum(1 for _ in aside.iterdir())}"
-                (self.directory / str(step)).rename(target)
-                log.warning("moved damaged checkpoint %d to %s", step, target)
-        if jax.process_count() > 1:
-            multihost_utils.sync_global_devices("damaged checkpoints moved")
-        self.manager.reload()
+                self.store.aside(self.store.path(step), "damaged")
+        _meet("damaged checkpoints moved")
 
 
-def _digest(meta: Mapping[str, Any]) -> str:
-    """SHA-256 of the JSON text, in which tuples and lists are equal."""
-    return hashlib.sha256(json.dumps(meta, sort_keys=True).encode()).hexdigest()
+def _meet(name: str) -> None:
+    """Waits until all processes are here."""
+    if jax.process_count() > 1:
+        multihost_utils.sync_global_devices(name)
 
 
-def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
+def _is_key(x: Any) -> bool:
+    return jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)
 
 
-def _agreed_steps(steps: Any) -> list[int]:
-    """Process 0's latest steps, newest first; others may see a shared directory differently."""
-    newest = sorted(steps, reverse=True)[: KEPT + 8]
+def _agreed_steps(steps: list[int]) -> list[int]:
+    """Process 0's steps, newest first; others may see a shared directory differently."""
     if jax.process_count() == 1:
-        return newest
-    padded = np.full(KEPT + 8, -1)
-    padded[: len(newest)] = newest
+        return list(steps)
+    padded = np.full(MOST, -1)
+    padded[: len(steps)] = steps[:MOST]
     return [int(s) for s in multihost_utils.broadcast_one_to_all(padded) if s >= 0]
 
 
@@ -201,15 +250,9 @@ def _together(read: Any) -> Any:
     return result
 
 
-def _leaves(tree: PyTree) -> dict[str, Any]:
-    """Leaves by path, e.g. 'replay/rows'."""
-    flat, _ = jax.tree_util.tree_flatten_with_path(tree)
-    return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in flat}
-
-
 def _not_empty(tree: PyTree) -> dict[str, Any]:
     """The non-empty leaves by path: Orbax refuses arrays of size zero."""
-    return {path.replace("/", "."): x for path, x in _leaves(tree).items() if x.size}
+    return {path.replace("/", "."): x for path, x in leaves_of(tree).items() if x.size}
 
 
 def _with_empty(arrays: Mapping[str, Array], target: PyTree) -> PyTree:
@@ -221,54 +264,6 @@ def _with_empty(arrays: Mapping[str, Array], target: PyTree) -> PyTree:
 
     leaves = [
         arrays[path.replace("/", ".")] if like.size else empty(like)
-        for path, like in _leaves(target).items()
+        for path, like in leaves_of(target).items()
     ]
     return jax.tree.unflatten(jax.tree.structure(target), leaves)
-
-
-def describe(tree: PyTree) -> dict[str, str]:
-    """Dtype and shape of every leaf by path; a key's dtype names its implementation."""
-    return {p: f"{x.dtype}{list(x.shape)}" for p, x in _leaves(tree).items()}
-
-
-def fingerprint(tree: PyTree) -> dict[str, int]:
-    """A number for every leaf by path: the same on every mesh, another one if one word differs."""
-    numbers = _fingerprints(list(_leaves(tree).values()))
-    return dict(zip(_leaves(tree), map(int, np.asarray(numbers)), strict=True))
-
-
-@jax.jit
-def _fingerprints(leaves: list[Array]) -> Array:
-    return jnp.stack([_fingerprint(x) for x in leaves]) if leaves else jnp.zeros(0, jnp.uint32)
-
-
-def _fingerprint(x: Array) -> Array:
-    """[] uint32: sum over the words w at flat position i of mix(w + mix(i)), modulo 2^32.
-
-    A sum does not depend on how the array is sharded; `mix` is a bijection, so one changed word
-    always changes it.
-    """
-    words = _words(x)
-    position, stride = jnp.uint32(0), 1
-    for dim in reversed(range(words.ndim)):
-        index = lax.broadcasted_iota(jnp.uint32, words.shape, dim)
-        position = position + index * jnp.uint32(stride % 2**32)
-        stride *= words.shape[dim]
-    return jnp.sum(_mix(words + _mix(position)), dtype=jnp.uint32)
-
-
-def _words(x: Array) -> Array:
-    """The bits of x as uint32; 64-bit elements become two words."""
-    if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
-        x = jax.random.key_data(x)
-    if x.dtype == jnp.bool_:
-        return x.astype(jnp.uint32)
-    unsigned = {1: jnp.uint8, 2: jnp.uint16}.get(x.dtype.itemsize, jnp.uint32)
-    return lax.bitcast_convert_type(x, unsigned).astype(jnp.uint32)
-
-
-def _mix(x: Array) -> Array:
-    """The finaliser of MurmurHash3 (Appleby 2011): a bijection of uint32 that spreads all bits."""
-    x = (x ^ (x >> 16)) * jnp.uint32(0x85EBCA6B)
-    x = (x ^ (x >> 13)) * jnp.uint32(0xC2B2AE35)
-    return x ^ (x >> 16)

@@ -12,9 +12,10 @@ def record(info: CollectInfo) -> dict[str, float]:
 
     `collect/action_entropy` is the entropy of how often each action was executed, as a share of the
     largest; `collect/swings` is the share of steps that repeat the action before the last, and not
-    the last: 1 is a policy that goes to and fro.
+    the last: 1 is a policy that goes to and fro. `collect/broken` counts calls that gave NaN or
+    infinity.
     """
-    metrics: dict[str, float] = {}
+    metrics = {"collect/broken": float(info.broken)}
     if info.ended > 0:
         metrics["collect/return"] = float(info.ended_return / info.ended)
         metrics["collect/length"] = float(info.ended_length / info.ended)

@@ -3,10 +3,11 @@
 This module does not import JAX, so that help and error messages are quick.
 """
 
+import os
 import re
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,20 +16,26 @@ from absl import flags
 from dtc.config import manual, values
 from dtc.config.errors import ConfigError, did_you_mean
 from dtc.config.schema import declarations, sections
-from dtc.config.settings import Config, from_dict
-from dtc.host import config_file
+from dtc.config.settings import Config, flat, from_dict
+from dtc.host import config_file, identity, recorded
 from dtc.host.cluster import ALONE, PORT, Processes
+from dtc.host.lock import Lock
 
 DEFAULT = "local"  # the config of a command without --config
+ASIDE = "checkpoints-damaged"  # where unreadable checkpoints are, beside `checkpoints`
 
 HELP = """Trains an agent.
 
-  --config=NAME                    settings: one of dtc's configs, or a Python file
-                                   (default: local)
+  --config=NAME                    settings: one of dtc's configs, or a Python file, which is
+                                   executed (default: local; with --resume: the run's own)
   --config.SECTION.FIELD=VALUE     overrides a setting, see below; 1e6, 300k and 1M are numbers
   --workdir=DIR                    run directory (default: runs/NAME-TIME)
-  --resume                         continue the run in --workdir
+  --resume                         continue the run in --workdir with its own settings; flags may
+                                   change its length, its intervals and its mesh
   --auto_resume                    continue it if it has a checkpoint, otherwise start it
+  --init_from=DIR                  start with parameters of the run in DIR
+  --init_groups=PATTERNS           which of them: patterns of their paths, with commas
+                                   (default: learner/params/*)
   --mesh=DATA,ENSEMBLE             mesh shape; -1 stands for all remaining devices
   --devices=N                      number of devices; simulated on the CPU if necessary
   --seed=N  --steps=N  --updates=N seed and length (environment steps, or updates)
@@ -42,6 +49,13 @@ LAUNCHED_AS = "DTC_LAUNCHED_AS"  # variable of a launcher: what to type before t
 SHORTCUTS = {"seed": "seed", "steps": "run.steps", "updates": "run.updates"}
 
 
+class Init(NamedTuple):
+    """Parameters to start from."""
+
+    directory: Path | None = None  # of another run; None: fresh parameters
+    patterns: tuple[str, ...] = ()  # of their paths, e.g. learner/params/*
+
+
 class Command(NamedTuple):
     """A parsed command line."""
 
@@ -49,6 +63,7 @@ class Command(NamedTuple):
     workdir: Path
     resume: bool
     num_devices: int  # 0: not given
+    init: "Init"
     processes: Processes
 
 
@@ -86,26 +101,46 @@ def parse(argv: Sequence[str], found: Processes = ALONE) -> Command:
         raise ConfigError(f"{error}.") from error
     if rest:
         raise ConfigError(f"{rest[0]} is not a flag. Use --NAME=VALUE.")
-    cfg = from_dict(_override(config_file.load(name), given))
+    is_resumed = _is_resumed(given)
+    stored = _stored(given) if is_resumed else None
+    if stored is not None and name is None:
+        tree = recorded.tree(Path(given.workdir))
+    else:
+        tree = config_file.load(DEFAULT if name is None else name)
+    cfg = from_dict(_override(tree, given))
+    if stored is not None:
+        identity.check(flat(cfg), flat(stored), Path(given.workdir) / recorded.NAME)
     num_devices, processes = _whole("devices", given), _processes(given, found)
     workdir = _workdir(given, cfg, processes)
-    is_resumed = given.resume or (given.auto_resume and has_run(workdir))
-    return Command(cfg, workdir, is_resumed, num_devices, processes)
+    return Command(cfg, workdir, is_resumed, num_devices, _init(given), processes)
 
 
-def to_continue(argv: Sequence[str], workdir: Path) -> str:
-    """The shell command that continues this run; `argv[0]` is the program's name."""
+def to_continue(argv: Sequence[str], workdir: Path, environ: Mapping[str, str] = os.environ) -> str:
+    """The shell command that continues this run; `argv[0]` is the program's name.
+
+    What `environ` holds under a name of a secret is not repeated.
+    """
     kept, is_value = [], False
     for arg in argv[1:]:
         if not is_value and not re.match(r"--?(no)?((auto_)?resume|workdir)(=|$)", arg):
             kept.append(arg)
         is_value = re.fullmatch(r"--?workdir", arg) is not None
-    return f"{argv[0]} {shlex.join([*kept, f'--workdir={workdir}', '--resume'])}"
+    text = f"{argv[0]} {shlex.join([*kept, f'--workdir={workdir}', '--resume'])}"
+    return redacted(text, environ)
 
 
-def _take_config(argv: list[str]) -> tuple[str, list[str]]:
-    """The name given by the last --config, and the other arguments."""
-    name, rest, is_name = DEFAULT, argv[:1], False
+def redacted(text: str, environ: Mapping[str, str] = os.environ) -> str:
+    """The text with the environment's secrets replaced by ***."""
+    for name, value in environ.items():
+        if re.search(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", name) and len(value) > 7:
+            text = text.replace(value, "***")
+    return text
+
+
+def _take_config(argv: list[str]) -> tuple[str | None, list[str]]:
+    """The name given by the last --config, if any, and the other arguments."""
+    name: str | None = None
+    rest, is_name = argv[:1], False
     for arg in argv[1:]:
         match = None if is_name else re.fullmatch(r"--?config(?:=(.*))?", arg, re.DOTALL)
         if is_name:
@@ -124,13 +159,40 @@ def _define() -> flags.FlagValues:
     for name, declared in declarations().items():
         define = flags.DEFINE_boolean if declared.type is bool else flags.DEFINE_string
         define(f"config.{name}", None, "", flag_values=given)
-    for name in ("workdir", "mesh", "coordinator", *SHORTCUTS):
+    for name in ("workdir", "mesh", "coordinator", "init_from", "init_groups", *SHORTCUTS):
         flags.DEFINE_string(name, "", "", flag_values=given)
     for name, default in (("devices", "0"), ("num_processes", "1"), ("process_id", "0")):
         flags.DEFINE_string(name, default, "", flag_values=given)
     for name in ("resume", "auto_resume"):
         flags.DEFINE_boolean(name, False, "", flag_values=given)
     return given
+
+
+def _is_resumed(given: flags.FlagValues) -> bool:
+    """Whether the command continues a run."""
+    has_one = bool(given.auto_resume and given.workdir) and has_run(Path(given.workdir))
+    return given.resume or has_one
+
+
+def _stored(given: flags.FlagValues) -> Config | None:
+    """The settings of the run to resume; None if there is none, which is refused later."""
+    if not given.workdir or not Path(given.workdir).is_dir():
+        return None
+    return recorded.settings(Path(given.workdir))
+
+
+def _init(given: flags.FlagValues) -> Init:
+    """The parameters to start from."""
+    if not given.init_from:
+        if given.init_groups:
+            raise ConfigError("--init_groups needs a run to take them from. Use --init_from=DIR.")
+        return Init()
+    if given.resume:
+        raise ConfigError("--init_from is for a new run. Leave out --resume or --init_from.")
+    if not (Path(given.init_from) / "checkpoints").is_dir():
+        raise ConfigError(f"--init_from={given.init_from} holds no checkpoints. Use another run.")
+    patterns = given.init_groups or "learner/params/*"
+    return Init(Path(given.init_from), tuple(p.strip() for p in patterns.split(",")))
 
 
 def _check_names(argv: list[str], given: flags.FlagValues) -> None:
@@ -215,7 +277,10 @@ def _processes(given: flags.FlagValues, found: Processes) -> Processes:
 
 
 def _workdir(given: flags.FlagValues, cfg: Config, processes: Processes) -> Path:
-    """The run directory; refuses one that holds a run, or with --resume one that holds none."""
+    """The run directory; refuses one that holds a checkpoint, or with --resume one without a run.
+
+    A run that was killed before its first checkpoint may be started again, in either way.
+    """
     if not given.workdir:
         if given.resume or processes.num > 1:
             why = "--resume" if given.resume else f"A run of {processes.num} processes"
@@ -228,14 +293,13 @@ def _workdir(given: flags.FlagValues, cfg: Config, processes: Processes) -> Path
             "use --workdir=/mnt/BUCKET/DIR."
         )
     workdir = Path(given.workdir)
-    if given.resume and not has_run(workdir):
-        raise ConfigError(
-            f"--workdir={workdir} holds no checkpoints to resume. Leave out --resume."
-        )
-    if not (given.resume or given.auto_resume) and has_run(workdir):
-        raise ConfigError(f"--workdir={workdir} holds a run. Add --resume or use another one.")
     if workdir.exists() and not workdir.is_dir():
         raise ConfigError(f"--workdir={workdir} is a file. Use a directory.")
+    if given.resume and not workdir.is_dir():
+        raise ConfigError(f"--workdir={workdir} holds no run to resume. Leave out --resume.")
+    if not (given.resume or given.auto_resume) and has_run(workdir):
+        raise ConfigError(f"--workdir={workdir} holds a run. Add --resume or use another one.")
+    Lock(workdir).check()
     return workdir
 
 
@@ -246,5 +310,5 @@ def names_workdir(argv: Sequence[str]) -> bool:
 
 def has_run(workdir: Path) -> bool:
     """Whether the directory holds a checkpoint. A run that was killed before its first has none."""
-    steps = workdir / "checkpoints"
-    return steps.is_dir() and any(path.name.isdigit() for path in steps.iterdir())
+    steps = (path for path in workdir.glob("checkpoints/*") if path.name.isdigit())
+    return any(steps) or (workdir / ASIDE).exists()

@@ -14,17 +14,17 @@ Sign = Callable[[Record], str | None]  # the warning in one line, or None
 
 WARMUP = 500  # updates before which only non-finite numbers cause a warning
 QUIET = 20  # records without the cause of a warning after which it is logged again
-FINITE = 1 - 1e-5  # smallest share of finite gradients, below 1 since the mean of ones is rounded
 BOUNCING = 0.3  # largest share of evaluation steps that undo the step before
 ENTROPY = 0.1  # least entropy of a policy that earns nothing, in that of the uniform one
 SWINGS = 0.6  # largest share of steps to and fro of such a policy; draws of two actions make 0.25
 
 
 def not_finite(record: Record) -> str | None:
-    """Warns of metrics or gradients that are NaN or infinite."""
+    """Warns of updates and metrics that are NaN or infinite."""
+    if skipped := record.get("health/skipped", 0):
+        were = "1 update was" if skipped == 1 else f"{skipped} updates were"
+        return f"{were} not finite and changed nothing but the counters. Lower learning rates."
     names = [name for name, x in record.items() if x is None or _is_broken(x)]
-    if record.get("health/finite", 1.0) < FINITE:
-        names.insert(0, "gradients")
     if not names:
         return None
     others = f" and {len(names) - 1} more" if len(names) > 1 else ""
@@ -33,6 +33,14 @@ def not_finite(record: Record) -> str | None:
 
 def _is_broken(x: Any) -> bool:
     return isinstance(x, float | np.floating) and not math.isfinite(x)
+
+
+def broken_steps(record: Record) -> str | None:
+    """Warns of environments that gave NaN or infinity."""
+    if not (num := record.get("collect/broken", 0)):
+        return None
+    what = f"{num:.0f} rewards or observations were" if num > 1 else "a reward or observation was"
+    return f"{what} not finite: those episodes were cut. Look into the environment."
 
 
 def oscillation(record: Record) -> str | None:
@@ -81,6 +89,8 @@ def signs_in(record: Record, signs: Mapping[str, Sign], warmup: int = WARMUP) ->
     """
     if line := not_finite(record):
         return {"finite": line}
+    if line := broken_steps(record):
+        return {"broken": line}
     if record["update"] < warmup:
         return {}
     lines = {name: sign(record) for name, sign in signs.items()}

@@ -1,13 +1,15 @@
-"""Writers of a run: config.json, metrics.jsonl, TensorBoard events and the progress line.
+"""Writers of a run: metrics.jsonl, TensorBoard events and the progress line.
 
 Only process 0 writes; the other processes may call the same functions.
 """
 
+import contextlib
+import errno
 import json
 import math
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,13 +19,10 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from dtc.config import settings as config
-from dtc.config.settings import Config
-from dtc.host import formats
-
 Record = dict[str, Any]  # one log step: `update`, `env_steps`, `seconds` and metrics by name
 
 METRICS = "metrics.jsonl"
+MOST_WAITING = 10_000  # records kept for a disk that is full or gone
 RATES = ("env_steps/s", "replayed_steps/s", "imagined_steps/s", "updates/s")
 
 
@@ -41,14 +40,6 @@ SHOWN = (
 )
 
 
-def write_config(workdir: Path, cfg: Config) -> None:
-    """Writes config.json, the resolved settings; `saved.settings` reads it."""
-    if jax.process_index() == 0:
-        workdir.mkdir(parents=True, exist_ok=True)
-        text = json.dumps({"format": formats.CONFIG} | config.to_dict(cfg), indent=2)
-        (workdir / "config.json").write_text(text + "\n")
-
-
 def read_metrics(path: Path) -> Iterator[Record]:
     """The records of a metrics.jsonl; unfinished lines, left by a killed run, are skipped."""
     for line in path.read_text().splitlines():
@@ -61,30 +52,75 @@ def read_metrics(path: Path) -> Iterator[Record]:
 class MetricsWriter:
     """Appends records to metrics.jsonl and, if tensorboard is installed, to event files."""
 
-    def __init__(self, workdir: Path, update: int = 0):
+    def __init__(
+        self, workdir: Path, update: int = 0, tell: Callable[[str], None] = lambda line: None
+    ):
         """Opens the files and removes records after `update`, from which the run continues."""
-        self.file, self.events = None, None
-        if jax.process_index() == 0:
+        self.path, self.tell = workdir / METRICS, tell
+        self.file: int | None = None
+        self.events: Any = None
+        self.waiting: list[str] = []  # records that a bad disk has not taken yet
+        self.is_writer = jax.process_index() == 0
+        if self.is_writer:
             workdir.mkdir(parents=True, exist_ok=True)
-            last = _truncate(workdir / METRICS, update)
-            self.file = (workdir / METRICS).open("a")
+            last = _truncate(self.path, update)
             self.events = _open_events(workdir / "tensorboard", last)
 
     def write(self, record: Mapping[str, Any]) -> None:
-        """Writes and flushes one log step, so that a killed run loses none."""
-        if self.file is None:
+        """Writes and flushes one log step, so that a killed run loses none.
+
+        A disk that is full or gone is told once; the records wait until it is back.
+        """
+        if not self.is_writer:
             return
         plain = {name: _plain(value) for name, value in record.items()}
-        self.file.write(json.dumps(plain) + "\n")
-        self.file.flush()
+        self._append(json.dumps(plain) + "\n")
         if self.events is not None:
-            _add_event(self.events, plain)
+            try:
+                _add_event(self.events, plain)
+            except Exception as error:  # of its background thread
+                self.tell(f"TensorBoard events end here: {error}.")
+                self.events = None
+
+    def _append(self, line: str) -> None:
+        was_bad, self.waiting = bool(self.waiting), [*self.waiting, line][-MOST_WAITING:]
+        try:
+            if self.file is None or not _is_same(self.file, self.path):
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                self.file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+            _write_all(self.file, "".join(self.waiting).encode())
+            self.waiting = []
+        except OSError as error:
+            if not was_bad:
+                self.tell(f"{self.path} cannot be written ({error.strerror}); its records wait.")
 
     def close(self) -> None:
         """Closes the files."""
-        for file in (self.file, self.events):
-            if file is not None:
-                file.close()
+        if self.file is not None:
+            os.close(self.file)
+            self.file = None
+        if self.events is not None:
+            with contextlib.suppress(Exception):
+                self.events.close()
+
+
+def _is_same(file: int, path: Path) -> bool:
+    """Whether the open file is still the one under this path."""
+    try:
+        return os.path.samestat(os.fstat(file), path.stat())
+    except OSError:
+        return False
+
+
+def _write_all(file: int, data: bytes) -> None:
+    """Appends all of the data or, where the disk is full, nothing of it."""
+    size = os.fstat(file).st_size
+    try:
+        if os.write(file, data) < len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    except OSError:
+        os.ftruncate(file, size)
+        raise
 
 
 def _plain(value: Any) -> Any:

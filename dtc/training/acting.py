@@ -53,14 +53,18 @@ class Played(NamedTuple):
 
 
 class CollectInfo(NamedTuple):
-    """Sums over this device's environments of one collection."""
+    """Sums over this device's environments of one collection.
 
-    env_steps: Array  # [] number of transitions (calls that only reset do not count)
-    ended: Array  # [] number of episodes that ended
+    Counts are integers: float32 is exact up to 2^24 only, which a call of a large mesh may pass.
+    """
+
+    env_steps: Array  # [] int32, number of transitions (calls that only reset do not count)
+    ended: Array  # [] int32, number of episodes that ended
     ended_return: Array  # [] sum of their returns
     ended_length: Array  # [] sum of their lengths
-    actions: Array | None  # [A] how often each numbered action was executed; None: a box
-    swings: Array | None  # [] actions that repeat the one before the last, and not the last
+    actions: Array | None  # [A] int32, how often each numbered action was executed; None: a box
+    swings: Array | None  # [] int32, actions that repeat the last but one and not the last
+    broken: Array  # [] int32, calls whose reward or observation was NaN or infinite
 
 
 def start(root: Key, ids_N: Array, machine: Machine, mode: Mode, calls: Array | int = 0) -> Players:
@@ -111,7 +115,7 @@ def play(
     state, played = look(learner, players.acting, seen, keys, act_fn, machine)
     executed = played.row.action
     env_state, timestep = vector.step(
-        root, episodes.env, env_action(executed, env), env, mode.vector
+        root, episodes.env, env_action(executed, env), env, mode.vector, episodes.timestep
     )
     after = Episodes(
         env_state,
@@ -131,9 +135,9 @@ def count_actions(
     num = machine.env.spec.action.num_classes
     if num is None:
         return None, None
-    counts_A = (jax.nn.one_hot(executed, num) * is_step[:, None]).sum(0)
+    counts_A = (jax.nn.one_hot(executed, num, dtype=jnp.int32) * is_step[:, None]).sum(0)
     swings = (executed == before.earlier) & (executed != before.action) & (before.length >= 2)
-    return counts_A, (swings & is_step).sum(dtype=jnp.float32)
+    return counts_A, (swings & is_step).sum(dtype=jnp.int32)
 
 
 def collect(
@@ -155,12 +159,13 @@ def collect(
         is_step = jnp.ones_like(new.first) if reached is not None else ~new.first
         actions, swings = count_actions(played.row.action, before.episodes, is_step, machine)
         sums = CollectInfo(
-            is_step.sum(dtype=jnp.float32),
-            new.last.sum(dtype=jnp.float32),
+            is_step.sum(dtype=jnp.int32),
+            new.last.sum(dtype=jnp.int32),
             masked_sum(before.episodes.ret + new.reward, new.last),
             masked_sum(before.episodes.length + 1.0, new.last),
             actions,
             swings,
+            players.episodes.env.is_broken.sum(dtype=jnp.int32),
         )
         return players, (played, reached, sums)
 

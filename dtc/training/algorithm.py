@@ -14,7 +14,7 @@ from dtc.core import mesh
 from dtc.core.keys import Draws
 from dtc.core.metrics import Metrics
 from dtc.core.types import Array, Key, PyTree, Row, TimeStep
-from dtc.data.ring import Ring
+from dtc.data.ring import Ring, Written
 
 
 class Seen(NamedTuple):
@@ -36,7 +36,7 @@ class Acted(NamedTuple):
 
     acting: PyTree  # the next acting state
     action: Array  # int32 ids, or float32 [N, A] in [-1, 1]
-    latent: PyTree | None = None  # stored beside the row, refreshed by `ring.write_back`
+    latent: PyTree | None = None  # stored beside the row, refreshed by `Learned.written`
     extras: PyTree | None = None  # stored in the row
 
 
@@ -53,7 +53,7 @@ class Learned(NamedTuple):
     """Output of an update."""
 
     learner: PyTree
-    ring: Ring | None
+    written: Written | None  # latents for the ring, which the machine writes
     metrics: Metrics  # replicated scalars
 
 

@@ -32,6 +32,7 @@ class Carrier(NamedTuple):
 
     root: Key  # [] only folded, never consumed
     update: Array  # [] int32, number of updates so far
+    skipped: Array  # [] int32, latest updates in a row whose result was not finite
     learner: PyTree
     acting: PyTree | None  # None if the machine runs no environments
     episodes: Episodes | None  # likewise
@@ -114,6 +115,7 @@ def specs(machine: Machine) -> Carrier:
     return Carrier(
         root=same,
         update=same,
+        skipped=same,
         learner=machine.algorithm.specs.learner,
         acting=machine.algorithm.specs.acting if runs else None,
         episodes=sharded if runs else None,

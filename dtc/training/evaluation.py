@@ -91,7 +91,7 @@ def reference_episodes(root: Key, kind: str, ids: Array, index: Array, machine: 
         state, timestep = carry
         alive = ~timestep.last
         action = reference_fn(kind, root, machine, state, timestep)
-        state, timestep = vector.step(root, state, action, env, config)
+        state, timestep = vector.step(root, state, action, env, config, timestep)
         return (state, timestep), outcome(alive, timestep)
 
     return lax.scan(body, carry, length=max_steps)[1]

@@ -20,7 +20,7 @@ from dtc.core.keys import Draws
 from dtc.core.metrics import Metrics
 from dtc.core.types import Array, Key, PyTree, Row
 from dtc.data import ring
-from dtc.training import acting
+from dtc.training import acting, guard
 from dtc.training.acting import CollectInfo, Played, collecting
 from dtc.training.algorithm import ActFn, Collected, Seen
 from dtc.training.carrier import Carrier, Machine, specs
@@ -29,8 +29,21 @@ from dtc.training.carrier import Carrier, Machine, specs
 class CallInfo(NamedTuple):
     """Metrics of a train call: replicated float32 scalars."""
 
-    mean: Metrics  # over the updates of the call
+    mean: Metrics  # over the updates of the call whose result was finite; NaN if there is none
     collected: CollectInfo | None  # sums over all environments and the call
+    skipped: Array  # [] int32, updates of the call whose result was not finite
+    in_a_row: Array  # [] int32, how many of the latest updates those were without a break
+
+
+class Sums(NamedTuple):
+    """Sums over the updates whose result was finite."""
+
+    good: Array  # [] float32, their number
+    metrics: Metrics
+
+    def mean(self) -> Metrics:
+        """Means over these updates; NaN if there is none."""
+        return jax.tree.map(lambda x: x / self.good, self.metrics)
 
 
 def init(seed: Array, machine: Machine) -> Carrier:
@@ -43,6 +56,7 @@ def init(seed: Array, machine: Machine) -> Carrier:
     carrier = Carrier(
         root=root,
         update=jnp.int32(0),
+        skipped=jnp.int32(0),
         learner=learner,
         acting=None if players is None else players.acting,
         episodes=None if players is None else players.episodes,
@@ -74,31 +88,55 @@ def insert(carrier: Carrier, rows: Row, latents: PyTree | None) -> Carrier:
     return carrier._replace(replay=ring.add(carrier.replay, rows, latents))
 
 
+def update(carrier: Carrier, collected: Collected | None, machine: Machine) -> tuple[Carrier, Sums]:
+    """One update. Where its result is not finite, only the counters change (see guard.py)."""
+    draws = Draws(carrier.root, carrier.update)
+    learned = machine.algorithm.learn(draws, carrier.learner, collected, carrier.replay)
+    latents = None if learned.written is None else learned.written.latents
+    is_good, replay = guard.is_finite(learned.learner, latents), carrier.replay
+    if learned.written is not None and replay is not None:
+        replay = ring.write_back(replay, learned.written, is_good)
+    after = carrier._replace(
+        update=carrier.update + 1,
+        skipped=jnp.where(is_good, 0, carrier.skipped + 1),
+        learner=guard.choose(is_good, learned.learner, carrier.learner),
+        replay=replay,
+    )
+    metrics = {k: jnp.where(is_good, x, 0).astype(jnp.float32) for k, x in learned.metrics.items()}
+    return after, Sums(is_good.astype(jnp.float32), metrics)
+
+
+def updates(
+    carrier: Carrier, collected: Collected | None, machine: Machine
+) -> tuple[Carrier, Sums]:
+    """Runs G updates; returns the carrier and sums over them."""
+
+    def body(carrier: Carrier, _: None) -> tuple[Carrier, Sums]:
+        return update(carrier, collected, machine)
+
+    carrier, each = lax.scan(body, carrier, length=machine.updates_per_collect)
+    return carrier, jax.tree.map(lambda x: x.sum(0), each)
+
+
 def learn(
     carrier: Carrier, collected: Collected | None, machine: Machine
 ) -> tuple[Carrier, Metrics]:
     """Runs G updates; returns the carrier and the means of their metrics."""
-
-    def update(carrier: Carrier, _: None) -> tuple[Carrier, Metrics]:
-        draws = Draws(carrier.root, carrier.update)
-        learned = machine.algorithm.learn(draws, carrier.learner, collected, carrier.replay)
-        scalars = {name: jnp.asarray(x, jnp.float32) for name, x in learned.metrics.items()}
-        after = carrier._replace(
-            update=carrier.update + 1, learner=learned.learner, replay=learned.ring
-        )
-        return after, scalars
-
-    carrier, scalars = lax.scan(update, carrier, length=machine.updates_per_collect)
-    return carrier, jax.tree.map(lambda x: x.mean(0), scalars)
+    carrier, sums = updates(carrier, collected, machine)
+    return carrier, sums.mean()
 
 
-def iteration(carrier: Carrier, machine: Machine) -> tuple[Carrier, CallInfo]:
-    """Runs R calls of every environment, if the machine has any, then G updates."""
+def iteration(carrier: Carrier, machine: Machine) -> tuple[Carrier, tuple[Sums, Any]]:
+    """Runs R calls of every environment, if the machine has any, then G updates.
+
+    Returns:
+      The carrier, sums over the updates, and those of collection over all environments.
+    """
     collected, info = None, None
     if machine.collect_steps:
         carrier, collected, info = collect(carrier, machine)
-    carrier, mean = learn(carrier, collected, machine)
-    return carrier, CallInfo(mean, mesh.psum(info, *mesh.AXES))
+    carrier, sums = updates(carrier, collected, machine)
+    return carrier, (sums, mesh.psum(info, *mesh.AXES))
 
 
 def train(carrier: Carrier, num_iterations: Array, machine: Machine) -> tuple[Carrier, CallInfo]:
@@ -106,14 +144,15 @@ def train(carrier: Carrier, num_iterations: Array, machine: Machine) -> tuple[Ca
     shapes = jax.eval_shape(lambda c: iteration(c, machine)[1], carrier)
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
 
-    def body(_: Array, state: tuple[Carrier, CallInfo]) -> tuple[Carrier, CallInfo]:
+    def body(_: Array, state: tuple[Carrier, Any]) -> tuple[Carrier, Any]:
         carrier, total = state
         carrier, new = iteration(carrier, machine)
         return carrier, jax.tree.map(jnp.add, total, new)
 
-    carrier, total = lax.fori_loop(0, num_iterations, body, (carrier, zeros))
-    count = jnp.maximum(num_iterations, 1).astype(jnp.float32)
-    return carrier, total._replace(mean=jax.tree.map(lambda x: x / count, total.mean))
+    carrier, (sums, collected) = lax.fori_loop(0, num_iterations, body, (carrier, zeros))
+    num_updates = num_iterations * machine.updates_per_collect
+    skipped = num_updates - sums.good.astype(jnp.int32)
+    return carrier, CallInfo(sums.mean(), collected, skipped, carrier.skipped)
 
 
 def gradients(carrier: Carrier, machine: Machine) -> PyTree:

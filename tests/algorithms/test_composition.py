@@ -836,21 +836,23 @@ def update_fn():
     def update(learner, stored, grads, info):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(learn, "gradients", lambda *args: (grads, info))
-            return learn.learn(s.draws, learner, None, stored, s.agent)
+            learned = learn.learn(s.draws, learner, None, stored, s.agent)
+        written = None if learned.written is None else ring.write_back(stored, learned.written)
+        return learned, written
 
     return jax.jit(update)
 
 
 @cache
 def updated():
-    """The explorer after an update with the given gradients."""
+    """(the explorer after an update with the given gradients, the ring after it)"""
     s = explorer()
     return update_fn()(s.learner, s.ring, *given_gradients(s))
 
 
 def test_competence_follows_the_novelty_of_the_frontier_half():
     cfg, old = explorer().agent.curiosity, explorer().learner.curiosity
-    new = updated().learner.curiosity
+    new = updated()[0].learner.curiosity
     steps = {"fast": cfg.fast_rate, "slow": cfg.slow_rate}
     for name, rate in steps.items():
         expected = ema_from_start(getattr(old, name), jnp.float32(0.3), rate, UPDATE + 1)
@@ -868,7 +870,7 @@ def test_a_bored_agent_has_shorter_dreams():
 
 
 def test_slow_critics_and_the_average_follow_the_updated_parameters():
-    s, after = explorer(), updated().learner
+    s, after = explorer(), updated()[0].learner
     cfg, made = s.agent.behaviour, after.params.behaviour
     assert differ(made, s.params.behaviour)
     slow = {
@@ -887,7 +889,7 @@ def test_slow_critics_and_the_average_follow_the_updated_parameters():
 
 
 def test_the_entropy_weight_follows_the_advantage_of_its_own_reward_free_policy():
-    s, after = explorer(), updated().learner.entropy
+    s, after = explorer(), updated()[0].learner.entropy
     cfg, old = s.agent.behaviour, s.learner.entropy
     wanted = cfg.explore_entropy * 0.4
     expected = ema_from_start(old["explore"], wanted, targets.ENTROPY_RATE, UPDATE + 1)
@@ -898,7 +900,7 @@ def test_the_entropy_weight_follows_the_advantage_of_its_own_reward_free_policy(
 def test_moments_and_ranges_are_kept_for_the_next_update():
     s = explorer()
     grads, info = given_gradients(s)
-    after = updated().learner
+    after = updated()[0].learner
     expected = normalizer.follow(s.learner.normalizer, grads.deviations, jnp.int32(UPDATE))
     assert_close(after.normalizer, expected)
     assert_equal(after.ranges, info.ranges)
@@ -921,7 +923,7 @@ def test_posteriors_replace_the_latents_of_their_rows_but_not_of_context_rows():
         rows = slice(context - oldest + 1, context - oldest + 1 + T)
         expected.deter[rows, index.env[b]] = s.seen.deter[:, b]
         expected.ids[rows, index.env[b]] = s.seen.ids[:, b]
-    _, latents = ring.history(updated().ring)
+    _, latents = ring.history(updated()[1])
     assert_equal(latents, expected)
 
 
@@ -929,10 +931,10 @@ def test_each_member_is_clipped_by_its_own_gradient():
     s = explorer()
     grads, info = given_gradients(s)
     huge = jax.tree.map(lambda x: x.at[1].multiply(1e4), grads.members)
-    after = update_fn()(s.learner, s.ring, grads._replace(members=huge), info).learner
+    after = update_fn()(s.learner, s.ring, grads._replace(members=huge), info)[0].learner
     ours, theirs = (
         jax.tree.map(lambda x: jnp.delete(x, 1, 0), learner.params.members)
-        for learner in (after, updated().learner)
+        for learner in (after, updated()[0].learner)
     )
     assert_equal(ours, theirs)
 

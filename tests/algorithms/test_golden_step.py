@@ -65,14 +65,11 @@ def golden_run(mode: str) -> dict[str, dict[str, float]]:
         return trainer.init(jnp.uint32(0), machine)
 
     def update(carrier):
-        # As trainer.learn, which rounds metrics to float32: too coarse here.
         carrier, collected, _ = trainer.collect(carrier, machine)
         draws = Draws(carrier.root, carrier.update)
         learned = machine.algorithm.learn(draws, carrier.learner, collected, carrier.replay)
-        carrier = carrier._replace(
-            update=carrier.update + 1, learner=learned.learner, replay=learned.ring
-        )
-        return carrier, learned.metrics
+        # The metrics of trainer.update are rounded to float32: too coarse here.
+        return trainer.update(carrier, collected, machine)[0], learned.metrics
 
     carrier, update, run = jax.jit(init)(), jax.jit(update), {}
     run["start"] = norms(carrier.learner.params)

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dtc.algorithms.curious import learn, model
+from dtc.algorithms.curious import model
 from dtc.algorithms.curious.algorithm import make_agent
 from dtc.algorithms.curious.batch import observe_noise, sample
 from dtc.core.keys import Draws
@@ -77,14 +77,6 @@ def test_shares_of_the_advantage_are_each_terms_part_of_its_absolute_sum(single)
     for kind, size in sizes.items():
         share = mean[f"task/{kind}/advantage_share"]
         assert share == pytest.approx(size / sum(sizes.values()), rel=1e-5)
-
-
-def test_the_share_of_finite_gradients_counts_leaves(single):
-    leaf = jnp.ones((2, 3))
-    broken = leaf.at[1, 2].set(jnp.nan)
-    assert learn.finite_share((leaf, {"a": leaf})) == 1.0
-    assert learn.finite_share((broken, {"a": leaf, "b": leaf * jnp.inf, "c": leaf})) == 0.5
-    assert first_metrics(single)["health/finite"] == 1.0
 
 
 def test_the_reported_kl_is_without_the_free_nats():

@@ -15,7 +15,7 @@ from dtc.commands import calibration, gate_table, gates, measures
 from dtc.commands.gate_table import Bar, Gate
 from dtc.config import settings as config
 from dtc.data import ring
-from dtc.host import writers
+from dtc.host import recorded, writers
 from tests.programs import program_on
 
 RNG = np.random.default_rng(0)
@@ -97,7 +97,7 @@ def trains_to(env_steps, workdir, commands):
         commands.append(command)
         settings = base.get_config()
         settings.run.steps = 10
-        writers.write_config(workdir, config.from_dict(settings))
+        recorded.write(workdir, config.from_dict(settings))
         (workdir / "metrics.jsonl").write_text(json.dumps({"env_steps": env_steps}) + "\n")
 
     return train

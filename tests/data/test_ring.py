@@ -194,7 +194,7 @@ def program(root, num_envs):
     stored = fill(M + R, num_envs)
     rows, context, index = ring.sample(stored, *keys_and_ids(5, WIDE), WIDE)
     latents = latents_at(rows.obs["time"][1:, :, 0], 100 + rows.obs["env"][1:])
-    written = ring.write_back(stored, index, latents)
+    written = ring.write_back(stored, ring.Written(index, latents))
     return stored, rows, context, index, written, sample(6, written, WIDE).latents
 
 
@@ -260,17 +260,19 @@ def test_write_back_is_the_row_by_row_loop(slots, length, slot):
     )
     env = jnp.array([1, 1, 0, 1], jnp.int32)
     index = SampleIndex(jnp.arange(4), env, jnp.array(slot, jnp.int32))
-    after = WRITE(stored, index, latents)
+    after = WRITE(stored, ring.Written(index, latents))
     expected = written_by_numpy(words, index, np.asarray(LAYOUT.latent.pack(latents)))
     assert np.array_equal(after.latents, expected)
     assert_same_bits(replace(after, latents=None), replace(stored, latents=None))
+    dropped = WRITE(stored, ring.Written(index, latents), jnp.bool_(False))
+    assert np.array_equal(dropped.latents, stored.latents)
 
 
 def test_the_last_sample_wins_and_context_rows_stay():
     stored = FILL(M)
     time_TB = jnp.array([[50, 60], [51, 61], [52, 62]])
     index = SampleIndex(jnp.arange(2), jnp.array([4, 4]), jnp.array([5, 6]))
-    after = WRITE(stored, index, latents_at(time_TB, time_TB))
+    after = WRITE(stored, ring.Written(index, latents_at(time_TB, time_TB)))
     times = LAYOUT.latent.unpack(after.latents).deter[:, 4, 0]
     assert times.tolist() == [0, 1, 2, 3, 4, 5, 50, 60, 61, 62, 10, 11, 12, 13, 14, 15]
 
@@ -286,7 +288,7 @@ def test_latents_can_be_switched_off():
     def run(root):
         stored = fill(M, N, M, layout)
         rows, context, index = sample(0, stored)
-        assert context is None and ring.write_back(stored, index, None) is stored
+        assert context is None and ring.write_back(stored, ring.Written(index, None)) is stored
         return stored, rows
 
     stored, rows = jax.eval_shape(run, ROOT)
@@ -306,7 +308,7 @@ def test_adding_sampling_and_writing_copy_no_ring():
         rows_TB, context_B, index = ring.sample(stored, keys_B, jnp.arange(B), cfg)
         env_TB = rows_TB.obs["env"][1:] + context_B.ids[None, :, 1]
         latents = latents_at(rows_TB.obs["time"][1:, :, 0], env_TB)
-        return ring.write_back(stored, index, latents), context_B
+        return ring.write_back(stored, ring.Written(index, latents)), context_B
 
     stored = jax.eval_shape(lambda: ring.init(64, cfg.slots, LAYOUT))
     keys_B = jax.eval_shape(lambda: keys_and_ids(0, cfg)[0])

@@ -53,7 +53,7 @@ def train(root, stored, rows_RN, latents_RN):
         deter_TBD = jnp.broadcast_to(total_B[None, :, None], (CFG.length, len(total_B), 1024))
         ids_TBS = rows_TB.obs["grid"][1:, :, :32]
         latents_TB = Latent(deter_TBD.astype(jnp.bfloat16), ids_TBS)
-        return ring.write_back(stored, index, latents_TB), None
+        return ring.write_back(stored, ring.Written(index, latents_TB)), None
 
     def iteration(stored, steps):
         stored = ring.add(stored, rows_RN, latents_RN)

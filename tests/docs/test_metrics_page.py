@@ -12,7 +12,9 @@ from rich.console import Console
 from dtc.envs import catalog
 from dtc.host import health, loop, writers
 from dtc.host.devices import Devices
+from dtc.host.pace import Call
 from dtc.host.reports.catalog import report_of
+from dtc.host.totals import Totals
 from tests.docs import pages
 from tests.docs.pages import PAGES, ROOT
 from tests.guests import shared
@@ -75,10 +77,11 @@ def written(mode: str, env: str, novelty: str, directory) -> set[str]:
     program.probes = {"member_distance": lambda _: 1.0}
 
     run = loop.Run(program.cfg, directory, program, Devices(1, True, ""), ["dtc train"])
-    run.writer, run.totals, run.last_time = Recorder(), loop.Totals(), 0.0
+    run.writer, run.totals, run.last_time = Recorder(), Totals(), 0.0
     run.progress = writers.Progress(1, "update", Console(quiet=True))
     some = jax.tree.map(np.ones_like, info.collected)
-    run._log(loop.Call(1, 1, info._replace(collected=some)))
+    run._log(Call(1, 1, info._replace(collected=some)))
+    run._record(1)
     run._measure_baselines(shapes)
     run._evaluate(shapes)
     return run.writer.names
@@ -127,7 +130,7 @@ def test_no_entry_names_a_metric_that_does_not_exist(metrics):
 
 def test_every_warning_has_a_row():
     report = report_of(program_on((1, 1)))
-    signs = {"finite", *health.COMMON, *report.signs}
+    signs = {"finite", "broken", *health.COMMON, *report.signs}
     assert {row[0].strip("`") for row in rows(SIGNS)} == signs
 
 

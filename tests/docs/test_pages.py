@@ -8,7 +8,18 @@ import pytest
 import yaml
 
 from dtc.commands import __main__ as console
-from dtc.commands import bench, calibration, evaluate, fit, gates, launch, plot, speed, tune
+from dtc.commands import (
+    bench,
+    calibration,
+    evaluate,
+    fit,
+    gates,
+    launch,
+    plot,
+    speed,
+    tune,
+    verify,
+)
 from dtc.config import schema
 from dtc.core import mesh
 from dtc.host import command
@@ -86,6 +97,7 @@ MAINS = {
     "plot": plot.main,
     "speed": speed.main,
     "tune": tune.main,
+    "verify": verify.main,
 }
 PARTS = {
     "bench": ["env", "ppo", "train"],

@@ -179,7 +179,8 @@ def reset_all(root, state, action_N, env, cfg):
         return jnp.where(state.is_over.reshape(-1, *(1,) * (new.ndim - 1)), new, old)
 
     env_state, shown = jax.tree.map(pick, renewed, stepped)
-    return vector.VectorState(env_state, shown.last, calls_N, state.ids, None), shown
+    broken = jnp.zeros_like(shown.last)
+    return vector.VectorState(env_state, shown.last, calls_N, state.ids, None, broken), shown
 
 
 @pytest.mark.parametrize("name", ["probe", "chain"], ids=["some at a time", "all at once"])

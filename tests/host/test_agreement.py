@@ -14,11 +14,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import jax
+import numpy as np
 import pytest
 
 from dtc.config import settings as config
 from dtc.host import agreement
-from dtc.host.agreement import Stop, compare, verdict
+from dtc.host.agreement import Calls, Wish, compare, verdict
 
 
 class Store:
@@ -37,6 +38,9 @@ class Store:
         if key not in self.values:
             raise jax.errors.JaxRuntimeError(f"NOT_FOUND: {key}")
         return self.values[key]
+
+    def key_value_delete(self, key):
+        del self.values[key]
 
     def blocking_key_value_get(self, key, timeout_in_ms):
         with self.changed:
@@ -111,42 +115,61 @@ def test_the_digest_of_the_code_sees_names_and_texts(tmp_path):
     assert len(digests) == 3
 
 
-def stops(num, wisher, at, seed, lead=Stop.LEAD):
-    """The calls before which each of `num` processes stops, in a random order of their steps.
+def asked(num, wishes, seed, lead=Calls.LEAD, calls=40):
+    """What each of `num` processes is told about each call, in a random order of their steps.
 
-    A process may ask about call c once call c - 2 is done, which all must have started.
+    A process may ask about call c once call c - 2 is done, which all must have started. `wishes`
+    maps (process, call) to what that process would do; nothing otherwise.
     """
     order, store = random.Random(seed), Store()
-    parts = [Stop(store, process) for process in range(num)]
+    parts = [Calls(store, process) for process in range(num)]
     for part in parts:
         part.LEAD = lead
-    asked, ended = [0] * num, [None] * num
-    while None in ended:
-        process = order.choice([p for p in range(num) if ended[p] is None])
-        call = asked[process]
-        if any(asked[p] < call - 1 for p in range(num) if ended[p] is None):
+    told = [[] for _ in range(num)]
+    while min(map(len, told)) < calls:
+        process = order.choice([p for p in range(num) if len(told[p]) < calls])
+        call = len(told[process])
+        if min(map(len, told)) < call - 1:
             continue  # call c - 2 waits for another process to start it
-        asked[process] += 1
-        if parts[process].agreed(process == wisher and call >= at) or call > 50:
-            ended[process] = call
-    return ended
+        told[process].append(parts[process].agreed(wishes(process, call)))
+    return told
+
+
+NOTHING = Wish(0, False, 7)
 
 
 @pytest.mark.parametrize("wisher", [0, 1, 2])
 def test_all_processes_stop_before_the_same_call_whoever_is_told_and_however_they_race(wisher):
-    for seed in range(300):
-        ended = stops(3, wisher, at=5, seed=seed)
-        assert len(set(ended)) == 1 and 5 < ended[0] <= 5 + 2 * Stop.LEAD + 1, (seed, ended)
+    def wishes(process, call):
+        return NOTHING._replace(signal=15 * (process == wisher and call >= 5))
+
+    for seed in range(100):
+        told = asked(3, wishes, seed)
+        assert told[0] == told[1] == told[2]
+        first = next(i for i, wish in enumerate(told[0]) if wish.signal == 15)
+        assert 5 < first <= 5 + 2 * Calls.LEAD + 1, (seed, first)
 
 
-def test_a_shorter_notice_would_let_a_process_go_on_alone():
-    assert any(len(set(stops(3, 0, at=5, seed=seed, lead=1))) > 1 for seed in range(300))
+def test_a_save_and_the_length_of_calls_are_as_process_0_has_them_and_a_save_comes_once():
+    def wishes(process, call):
+        return Wish(0, call >= 10 or process == 1, 5 + call if process == 0 else 99)
+
+    told = asked(2, wishes, seed=3)
+    assert told[0] == told[1]
+    saves = [i for i, wish in enumerate(told[0]) if wish.saves]
+    assert saves[0] == 10 + Calls.LEAD and min(np.diff(saves)) > Calls.LEAD
+    assert [wish.limit for wish in told[0]][:5] == [1, 1, 5, 6, 7]
 
 
-def test_nobody_stops_without_a_wish_and_a_single_process_stops_at_once():
-    assert stops(2, None, at=5, seed=0) == [51, 51]
-    alone = Stop(None, 0)
-    assert not alone.agreed(False) and alone.agreed(True)
+def test_a_shorter_notice_would_make_a_process_wait(monkeypatch):
+    monkeypatch.setattr(agreement, "WAIT", 0)
+    with pytest.raises(RuntimeError, match="Process 0 did not answer"):
+        for seed in range(100):
+            asked(3, lambda process, call: NOTHING, seed, lead=1)
+
+
+def test_a_single_process_does_what_it_wants_at_once():
+    assert Calls(None, 0).agreed(Wish(2, True, 3)) == (2, True, 3)
 
 
 ROOT = Path(__file__).parents[2]

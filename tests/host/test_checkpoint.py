@@ -4,7 +4,9 @@ import dataclasses
 import gc
 import logging
 import os
+import resource
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -19,11 +21,12 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from dtc.config import settings as config
+from dtc.config.errors import IdentityError
 from dtc.config.sections import EnvConfig
 from dtc.config.settings import ConfigError
 from dtc.core import mesh
-from dtc.host import checkpoint
-from dtc.host.checkpoint import ASIDE, Checkpointer
+from dtc.host import checkpoint, proof, verify
+from dtc.host.checkpoint import ASIDE, Checkpointer, DamagedError
 
 # Orbax leaves tasks behind on a closed event loop where it cannot read a file.
 pytestmark = [
@@ -232,10 +235,185 @@ def test_another_dtype_is_refused_and_not_cast(saved, restore):
         restore(saved, like=like)
 
 
-def test_settings_that_change_no_shape_may_change(saved, restore):
-    optimizer = dataclasses.replace(CFG.optimizer, model_lr=1e-5)
-    cfg = dataclasses.replace(CFG, optimizer=optimizer, mesh=config.MeshConfig(1, 8))
+def test_free_settings_may_change(saved, restore):
+    run = dataclasses.replace(CFG.run, steps=7, log_every=3, checkpoint_every=5)
+    cfg = dataclasses.replace(CFG, run=run, mesh=config.MeshConfig(1, 8), name="other")
     assert restore(saved, (1, 8), cfg).step == 20
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize(
+    ("section", "change"),
+    [("optimizer", {"model_lr": 1e-5}), ("behaviour", {"discount": 0.9}), (None, {"seed": 7})],
+)
+def test_another_experiment_is_refused_with_both_values(saved, restore, section, change):
+    if section is not None:
+        change = {section: dataclasses.replace(getattr(CFG, section), **change)}
+    cfg = dataclasses.replace(CFG, **change)
+    with pytest.raises(IdentityError) as error:
+        restore(saved, cfg=cfg)
+    here, there = config.flat(cfg), config.flat(CFG)
+    (name,) = [n for n in here if here[n] != there[n]]
+    assert f"{name}={here[name]} is not what" in str(error.value)
+    assert str(error.value).endswith(f"{name}={there[name]}.") and error.value.status == 77
+
+
+def step_names(saved):
+    """The steps under `checkpoints`, and what was moved aside."""
+    aside = saved / ASIDE
+    names = [p.name for p in aside.iterdir()] if aside.exists() else []
+    return sorted(p.name for p in (saved / "checkpoints").iterdir()), sorted(names)
+
+
+@pytest.mark.faults
+def test_a_copied_or_linked_step_does_not_stop_later_saves(saved):
+    checkpoints = saved / "checkpoints"
+    shutil.copytree(checkpoints / "20", checkpoints / "999")
+    (checkpoints / "1000").symlink_to(checkpoints / "20")
+    checkpointer = Checkpointer(saved, CFG)
+    assert step_names(saved) == (["10", "20"], ["1000-0", "999-1"])
+    shutil.copytree(checkpoints / "20", checkpoints / "999")  # and once more while it runs
+    checkpointer.save(30, carrier(), {})
+    assert checkpointer.close() == ""
+    assert checkpointer.latest == checkpointer.verified == 30
+    assert step_names(saved)[0] == ["20", "30"]
+
+
+@pytest.mark.faults
+def test_swapped_steps_go_back_to_their_places(saved, restore):
+    checkpoints = saved / "checkpoints"
+    (checkpoints / "10").rename(checkpoints / "x")
+    (checkpoints / "20").rename(checkpoints / "10")
+    (checkpoints / "x").rename(checkpoints / "20")
+    found = restore(saved)
+    assert (found.step, found.meta["env_steps"]) == (20, 2 * 10**11)
+    assert step_names(saved) == (["10", "20"], [])
+
+
+@pytest.mark.faults
+def test_many_empty_newer_directories_do_not_hide_good_steps(saved, restore):
+    for step in range(100, 130):
+        (saved / "checkpoints" / str(step)).mkdir()
+    (saved / "checkpoints" / "0021").mkdir()
+    assert restore(saved).step == 20
+    assert step_names(saved)[0] == ["10", "20"]
+
+
+@pytest.mark.faults
+def test_a_reader_changes_nothing_in_a_directory_that_a_run_writes_to(saved):
+    (saved / "checkpoints" / "99").mkdir()
+    (saved / "checkpoints" / "30.orbax-checkpoint-tmp").mkdir()
+    before = step_names(saved)
+    reader = Checkpointer(saved, CFG, is_writer=False)
+    assert reader.restore_latest(target()).step == 20
+    reader.close()
+    assert step_names(saved) == before
+    Checkpointer(saved, CFG).close()
+    assert step_names(saved)[0] == ["10", "20"]  # a writer removes what a killed one left
+
+
+def limit(num_bytes):
+    """Limits the size of the files that this process writes; the disk seems full beyond it."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    most = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, most))
+
+
+@pytest.mark.faults
+def test_a_full_disk_leaves_the_step_before_and_the_next_save_succeeds(saved):
+    checkpointer = Checkpointer(saved, CFG)
+    try:
+        limit(2000)
+        checkpointer.save(30, carrier(), {})
+        checkpointer.wait()
+    finally:
+        limit(resource.RLIM_INFINITY)
+    problem = checkpointer.check()
+    assert problem.startswith("Checkpoint 30 was not written (") and "\n" not in problem
+    assert checkpointer.check() == "", "told once"
+    assert checkpointer.steps() == [20, 10]
+    checkpointer.save(40, carrier(), {})
+    assert checkpointer.close() == "" and checkpointer.steps() == [40, 20]
+
+
+@pytest.mark.faults
+def test_a_directory_that_is_gone_or_a_file_is_told_and_written_again(saved):
+    checkpointer = Checkpointer(saved, CFG)
+    shutil.rmtree(saved / "checkpoints")
+    (saved / "checkpoints").write_text("no directory")
+    checkpointer.save(30, carrier(), {})
+    assert checkpointer.check().startswith("Checkpoint 30 was not written")
+    (saved / "checkpoints").unlink()
+    checkpointer.save(40, carrier(), {})
+    assert checkpointer.close() == "" and checkpointer.steps() == [40]
+
+
+@pytest.mark.faults
+def test_retention_keeps_the_last_verified_step(saved, monkeypatch):
+    checkpointer = Checkpointer(saved, CFG)
+    checkpointer.restore_latest(target())
+
+    def damaged(path):
+        raise DamagedError("rows changed on disk")
+
+    monkeypatch.setattr(checkpoint.verify, "check", damaged)
+    for step in (30, 40, 50):
+        checkpointer.save(step, carrier(), {})
+        checkpointer.wait()
+        assert "rows changed on disk" in checkpointer.check()
+    assert 20 in checkpointer.steps()
+    checkpointer.close()
+
+
+@pytest.mark.faults
+def test_the_numpy_fingerprint_is_that_of_the_devices():
+    tree = init()
+    expected = checkpoint.fingerprint(tree)
+    for name, x in proof.leaves_of(tree).items():
+        if name != "root":
+            assert proof.of_numpy(np.asarray(x)) == expected[name], name
+    assert proof.of_numpy(np.asarray(jax.random.key_data(tree["root"]))) == expected["root"]
+
+
+@pytest.mark.faults
+def test_no_flipped_bit_and_no_damaged_file_is_silent(saved):
+    """80 flips and 20 other damages of random files.
+
+    A step is sealed once it has been read back; then any changed bit in any file is seen. Without a
+    seal, as a killed run leaves it, changes that reach no array may pass.
+    """
+    rng, step = np.random.default_rng(0), saved / "checkpoints/20"
+    whole = verify.arrays(step)
+    files = [p for p in step.rglob("*") if p.is_file() and p.stat().st_size]
+    seal = (step / verify.SEAL).read_bytes()
+    silent = seen = unseen = 0
+    for i in range(100):
+        file = files[rng.integers(len(files))]
+        content = file.read_bytes()
+        raw = bytearray(content)
+        if i < 80:
+            raw[rng.integers(len(raw))] ^= 1 << rng.integers(8)
+        elif i < 90:
+            raw = raw[: rng.integers(len(raw))]
+        else:
+            raw = bytearray(len(raw))
+        file.write_bytes(bytes(raw))
+        try:
+            verify.check(step)
+            unseen += 1
+        except DamagedError:
+            seen += 1
+        (step / verify.SEAL).unlink()
+        try:
+            verify.check(step)
+            now = verify.arrays(step)
+            silent += any(now[k].tobytes() != x.tobytes() for k, x in whole.items())
+        except DamagedError:
+            pass
+        (step / verify.SEAL).write_bytes(seal)
+        file.write_bytes(content)
+    assert (silent, unseen, seen) == (0, 0, 100)
+    verify.check(step)
 
 
 def test_another_environment_is_refused(saved, restore):

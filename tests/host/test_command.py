@@ -3,8 +3,9 @@
 import pytest
 
 from dtc.commands import train
-from dtc.config.errors import ConfigError
-from dtc.host import command
+from dtc.config.errors import ConfigError, IdentityError
+from dtc.config.schema import declarations
+from dtc.host import command, identity, recorded
 from dtc.host.cluster import Processes
 
 
@@ -85,7 +86,9 @@ def test_a_mistyped_command_is_refused_in_one_line(args, part):
 
 
 def test_a_run_directory_is_neither_overwritten_nor_resumed_from_nothing(tmp_path):
-    assert "holds no checkpoints" in refusal(f"--workdir={tmp_path}", "--resume")
+    assert "holds no run to resume" in refusal(f"--workdir={tmp_path / 'x'}", "--resume")
+    assert "holds no config.json" in refusal(f"--workdir={tmp_path}", "--resume")
+    recorded.write(tmp_path, parse("--config=smoke").cfg)
     (tmp_path / "checkpoints" / "20").mkdir(parents=True)
     assert "holds a run" in refusal(f"--workdir={tmp_path}")
     assert parse(f"--workdir={tmp_path}", "--resume").resume
@@ -96,6 +99,7 @@ def test_a_run_that_may_be_restarted_starts_once_and_continues_from_then_on(tmp_
     (tmp_path / "checkpoints" / "20.orbax-checkpoint-tmp").mkdir(parents=True)
     assert not parse(*args).resume
     assert not parse(*args[:1]).resume, "killed before its first checkpoint"
+    recorded.write(tmp_path, parse().cfg)
     (tmp_path / "checkpoints" / "20").mkdir()
     assert parse(*args).resume
 
@@ -108,6 +112,45 @@ def test_processes_come_from_flags_first_and_from_the_environment_otherwise(tmp_
     assert command.parse([*args, *flags], found).processes == Processes("a:2", 2, 1)
     with pytest.raises(ConfigError, match=r"of 4 processes needs the run directory"):
         command.parse(args[:1], found)
+
+
+def test_a_run_that_was_killed_before_its_first_checkpoint_may_start_again(tmp_path):
+    recorded.write(tmp_path, parse("--config=smoke").cfg)
+    (tmp_path / "checkpoints" / "20.orbax-checkpoint-tmp").mkdir(parents=True)
+    assert not parse("--config=smoke", f"--workdir={tmp_path}").resume
+    assert parse(f"--workdir={tmp_path}", "--resume").cfg.name == "smoke"
+
+
+@pytest.mark.faults
+def test_a_resumed_run_has_its_own_settings_and_flags_change_only_free_ones(tmp_path):
+    recorded.write(tmp_path, parse("--config=smoke", "--seed=3", "--mesh=2,1").cfg)
+    again = [f"--workdir={tmp_path}", "--resume"]
+    cfg = parse(*again, "--updates=99", "--config.run.log_every=7").cfg
+    assert (cfg.name, cfg.seed, cfg.mesh.data) == ("smoke", 3, 2)
+    assert (cfg.run.updates, cfg.run.log_every) == (99, 7)
+    assert parse(*again, "--config=smoke", "--seed=3").cfg.seed == 3
+    for flag, sentence in {
+        "--seed=4": "seed=4 is not what",
+        "--config.optimizer.model_lr=1e-5": "optimizer.model_lr=1e-05 is not what",
+        "--config.behaviour.discount=0.5": "behaviour.discount=0.5 is not what",
+        "--config=v4_8": "env.num_envs=",
+    }.items():
+        with pytest.raises(IdentityError, match=sentence) as error:
+            parse(*again, flag)
+        assert error.value.status == 77 and "Use --" in str(error.value)
+
+
+def test_every_free_setting_is_a_setting():
+    assert set(identity.FREE) <= declarations().keys()
+
+
+def test_the_parameters_to_start_from_are_chosen_by_pattern(tmp_path):
+    assert "--init_from" in refusal("--init_groups=learner/*")
+    assert "holds no checkpoints" in refusal(f"--init_from={tmp_path}")
+    (tmp_path / "checkpoints").mkdir()
+    assert parse(f"--init_from={tmp_path}").init == (tmp_path, ("learner/params/*",))
+    groups = parse(f"--init_from={tmp_path}", "--init_groups=a/*,b").init.patterns
+    assert groups == ("a/*", "b")
 
 
 def test_help_is_printed_with_status_0_and_an_unknown_section_is_refused(capsys):

@@ -24,7 +24,7 @@ def signs(num_actions=5, groups=16, pool_units=64):
 SIGNS = signs()
 WELL = {
     "update": 1000,
-    "health/finite": 1.0,
+    "health/skipped": 0,
     "health/member_distance": 1.2,
     "latent/kl": 3.0,
     "task/entropy_share": 0.25,

@@ -36,15 +36,16 @@ def test_a_policy_that_settled_on_nothing_is_told_with_the_setting_to_raise(name
 
 
 def test_the_record_of_a_collection_has_entropy_and_swings_of_the_actions():
-    info = CollectInfo(100.0, 4.0, 8.0, 100.0, np.array([50.0, 50.0, 0.0, 0.0]), 75.0)
+    info = CollectInfo(100.0, 4.0, 8.0, 100.0, np.array([50, 50, 0, 0]), 75.0, 3)
     record = collected.record(info)
     assert record["collect/return"] == 2 and record["collect/length"] == 25
     assert record["collect/action_entropy"] == pytest.approx(0.5)  # two of four actions
     assert record["collect/swings"] == pytest.approx(0.75)
+    assert record["collect/broken"] == 3
 
 
 def test_the_record_of_a_box_of_actions_has_neither():
-    assert collected.record(CollectInfo(100.0, 0.0, 0.0, 0.0, None, None)) == {}
+    assert collected.record(CollectInfo(100, 0, 0.0, 0.0, None, None, 0)) == {"collect/broken": 0}
 
 
 def idle():

@@ -7,14 +7,14 @@ from dtc.configs import v4_8
 
 from dtc.config import settings as config
 from dtc.config.settings import ConfigError, MeshConfig
-from dtc.host import saved, writers
+from dtc.host import recorded, saved
 
 CFG = config.on_devices(config.from_dict(v4_8.get_config()), 4)
 
 
 def write(workdir, change):
     """The config.json of CFG, changed by a function of its dict."""
-    writers.write_config(workdir, CFG)
+    recorded.write(workdir, CFG)
     path = workdir / "config.json"
     path.write_text(json.dumps(change(json.loads(path.read_text()))))
 
@@ -27,7 +27,7 @@ def refusal(workdir):
 
 
 def test_settings_are_those_of_the_run_but_for_mesh_and_slice(tmp_path):
-    writers.write_config(tmp_path, CFG)
+    recorded.write(tmp_path, CFG)
     cfg = saved.settings(tmp_path)
     assert (cfg.mesh, cfg.slice) == (MeshConfig(-1, 1), "")
     assert config.to_dict(cfg) | {"mesh": 0, "slice": 0} == config.to_dict(CFG) | {

@@ -9,7 +9,7 @@ from dtc.configs import base
 from rich.console import Console
 
 from dtc.config import settings as config
-from dtc.host import writers
+from dtc.host import recorded, writers
 from dtc.host.writers import MetricsWriter, Progress, read_metrics
 
 
@@ -71,7 +71,7 @@ def test_an_unfinished_line_of_a_killed_run_is_skipped(tmp_path):
 
 def test_the_resolved_settings_can_be_read_back(tmp_path):
     cfg = config.from_dict(base.get_config())
-    writers.write_config(tmp_path / "run", cfg)
+    recorded.write(tmp_path / "run", cfg)
     tree = json.loads((tmp_path / "run/config.json").read_text())
     assert tree.pop("format") == 1
     assert config.from_dict(tree) == cfg

@@ -121,7 +121,7 @@ def collected(learner):
 
     @jax.jit
     def collect(players):
-        carrier = trainer.Carrier(ROOT, jnp.int32(0), learner, *players, replay=None)
+        carrier = trainer.Carrier(ROOT, jnp.int32(0), jnp.int32(0), learner, *players, replay=None)
         return acting.collect(carrier, MACHINE, act)
 
     players, parts = start, []

@@ -35,8 +35,7 @@ from dtc.core.normalizer import Normalizer
 from dtc.core.numerics import ema_from_start
 from dtc.core.types import Array, Latent, PyTree
 from dtc.curiosity import drive
-from dtc.data import ring
-from dtc.data.ring import Ring
+from dtc.data.ring import Ring, Written
 from dtc.training.algorithm import Collected, Learned
 from dtc.world_model.rssm import Observed
 
@@ -107,7 +106,6 @@ def gradients(
             to_trunk = TrunkOut(to_trunk.loss, value.deter, value.stoch)
     (trunk,) = pull_back(to_trunk)
     scalars |= member_scalars | latent_scalars(seen)
-    scalars["health/finite"] = finite_share((trunk, members, behaviour))
     away = normalizer.deviations(learner.normalizer, batch.encoded)
     local = Gradients(trunk, members, behaviour, away)
     return reduce_gradients(local, sums.weight), UpdateInfo(seen, batch, ranges, scalars)
@@ -128,11 +126,6 @@ def reduce_gradients(local: Gradients, weight_E: Array) -> Gradients:
     return Gradients(trunk, members, behaviour, away)
 
 
-def finite_share(grads: PyTree) -> Array:
-    """[] share of the leaves of this device's gradients in which all entries are finite."""
-    return jnp.stack([jnp.isfinite(x).all() for x in jax.tree.leaves(grads)]).mean()
-
-
 def learn(
     draws: Draws,
     learner: Learner,
@@ -140,7 +133,7 @@ def learn(
     stored: Ring | None,
     agent: Agent,
 ) -> Learned:
-    """One update: gradients, optimisers, competence and boredom, and latents written back."""
+    """One update: gradients, optimisers, competence and boredom, and the latents to write back."""
     assert stored is not None
     grads, info = gradients(draws, learner, stored, agent)
     params, opt, norms = apply_gradients(learner, grads, agent)
@@ -173,13 +166,13 @@ def learn(
         entropy=entropy,
         curiosity=curiosity,
     )
-    return Learned(after, write_back(stored, info, agent), scalars)
+    return Learned(after, written(info, agent), scalars)
 
 
-def write_back(stored: Ring, info: UpdateInfo, agent: Agent) -> Ring:
-    """The ring with the new posteriors of the sampled rows."""
+def written(info: UpdateInfo, agent: Agent) -> Written:
+    """The new posteriors of the sampled rows."""
     deter = info.seen.deter.astype(agent.precision.compute)
-    return ring.write_back(stored, info.batch.sampled, Latent(deter, info.seen.ids))
+    return Written(info.batch.sampled, Latent(deter, info.seen.ids))
 
 
 def apply_gradients(

@@ -174,7 +174,7 @@ def learn(
     passes = lax.while_loop(goes_on, lambda p: one_pass(draws, p, rows, agent), start)
     learner = follow(draws, passes.learner, collected, agent)
     learner = learner._replace(entropy=next_weight(learner.entropy, passes.found, agent))
-    return Learned(learner, stored, passes.found | info(draws, rows, passes, agent))
+    return Learned(learner, None, passes.found | info(draws, rows, passes, agent))
 
 
 def next_unit(draws: Draws, unit: Array, rows: Minibatch) -> Array:

@@ -1,0 +1,16 @@
+"""The totals of a run, which the host counts in Python integers."""
+
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Totals:
+    """Totals of the run so far, saved with each checkpoint."""
+
+    update: int = 0
+    env_steps: int = 0
+    seconds: float = 0.0  # training time, including that before a resume
+    evaluations: int = 0
+    baselines: dict[str, float] = field(default_factory=dict)  # returns of reference policies
+    last_eval: dict[str, float] = field(default_factory=dict)
+    rollbacks: int = 0  # times that the run went back to a checkpoint

@@ -1,0 +1,81 @@
+"""The lock of a run directory: one live owner, stale ones are recognised."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from dtc.config.errors import ConfigError
+from dtc.host import lock
+from dtc.host.lock import Lock
+
+pytestmark = pytest.mark.faults
+
+HOLD = "import sys, time; from pathlib import Path; from dtc.host.lock import Lock\n"
+HOLD += "Lock(Path(sys.argv[1])).take(); print('held', flush=True); time.sleep(600)"
+
+
+@pytest.fixture
+def held(tmp_path):
+    """A directory whose lock another process holds, and that process."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None and process.stdout.readline() == "held\n"
+    yield tmp_path, process
+    process.kill()
+    process.communicate()
+
+
+def test_a_second_process_is_refused_with_the_name_of_the_first(held):
+    workdir, process = held
+    for use in (Lock(workdir).take, Lock(workdir).check):
+        with pytest.raises(ConfigError, match=f"in use by process {process.pid} on .*started"):
+            use()
+
+
+def test_a_link_to_the_directory_is_the_directory(held, tmp_path_factory):
+    link = tmp_path_factory.mktemp("other") / "link"
+    link.symlink_to(held[0])
+    with pytest.raises(ConfigError, match="in use"):
+        Lock(link).take()
+
+
+def test_the_lock_of_a_killed_process_is_stale(held):
+    workdir, process = held
+    process.kill()
+    process.wait()
+    mine = Lock(workdir)
+    mine.take()
+    assert json.loads((workdir / lock.NAME).read_text())["pid"] == os.getpid()
+    mine.release()
+    Lock(workdir).check()
+
+
+@pytest.mark.parametrize(("silent", "is_refused"), [(1, True), (lock.SILENCE + 5, False)])
+def test_a_lock_of_another_machine_is_stale_after_a_silence(tmp_path, silent, is_refused):
+    path = tmp_path / lock.NAME
+    path.write_text(json.dumps({"host": "elsewhere", "pid": 7, "boot": "another"}))
+    os.utime(path, (time.time() - silent,) * 2)
+    if is_refused:
+        with pytest.raises(ConfigError, match="process 7 on elsewhere"):
+            Lock(tmp_path).take()
+    else:
+        mine = Lock(tmp_path)
+        mine.take()
+        mine.release()
+
+
+def test_half_a_lock_file_is_nobodys(tmp_path):
+    (tmp_path / lock.NAME).write_text('{"host": "x", "pi')
+    mine = Lock(tmp_path)
+    mine.take()
+    mine.release()
+
+
+def test_a_check_creates_nothing(tmp_path):
+    Lock(tmp_path / "new").check()
+    assert not (tmp_path / "new").exists()

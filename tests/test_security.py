@@ -1,0 +1,103 @@
+"""What the code must not do with data, names, ports and secrets."""
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dtc.config.errors import ConfigError
+from dtc.host import command, devices, recorded
+
+pytestmark = pytest.mark.faults
+
+ROOT = Path(__file__).parents[1]
+FILES = [p for f in ("dtc", "launch", "tools", "configs") for p in (ROOT / f).rglob("*.py")]
+FORBIDDEN_MODULES = {"pickle", "cloudpickle", "dill", "marshal", "shelve", "joblib"}
+FORBIDDEN_CALLS = {"eval", "exec", "yaml.load", "yaml.unsafe_load", "os.system", "os.popen"}
+
+
+def dotted(node: ast.AST) -> str:
+    """The dotted name of a function that is called, '' if it has none."""
+    if isinstance(node, ast.Attribute):
+        return f"{dotted(node.value)}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def dangers(text: str) -> list[str]:
+    """Uses of what executes data."""
+    found = []
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            found += [a.name for a in node.names if a.name.split(".")[0] in FORBIDDEN_MODULES]
+        elif isinstance(node, ast.ImportFrom):
+            found += [node.module or ""] * ((node.module or "").split(".")[0] in FORBIDDEN_MODULES)
+        elif isinstance(node, ast.Call):
+            name = dotted(node.func)
+            words = {k.arg: getattr(k.value, "value", None) for k in node.keywords}
+            found += [name] * (name in FORBIDDEN_CALLS)
+            found += [
+                f"{name}({w}=True)" for w in ("allow_pickle", "shell") if words.get(w) is True
+            ]
+    return found
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_no_file_executes_data(path):
+    assert dangers(path.read_text()) == []
+
+
+def test_the_rule_detects_violations():
+    text = (
+        "import pickle\nfrom dill import x\neval(a)\nyaml.load(f)\nnp.load(f, allow_pickle=True)\n"
+    )
+    text += "subprocess.run(c, shell=True)\nmodel.eval()\nspec.loader.exec_module(m)\n"
+    assert dangers(text) == [
+        "pickle", "dill", "eval", "yaml.load", "np.load(allow_pickle=True)",
+        "subprocess.run(shell=True)",
+    ]  # fmt: skip
+
+
+def test_a_resumed_run_executes_nothing_of_its_directory(tmp_path):
+    recorded.write(tmp_path, command.parse(["dtc train", "--config=smoke"]).cfg)
+    (tmp_path / "checkpoints" / "20").mkdir(parents=True)
+    for name in ("config.py", "sitecustomize.py", "base.py", "smoke.py"):
+        (tmp_path / name).write_text("raise SystemExit('executed')")
+    assert command.parse(["dtc train", f"--workdir={tmp_path}", "--resume"]).cfg.name == "smoke"
+
+
+@pytest.mark.parametrize("name", ["../x", "a/b", "..", "/etc", "a\nb", "\x1b[2J", "", "a b", "-x"])
+def test_a_name_cannot_leave_the_folder_of_runs_or_hold_control_characters(name):
+    with pytest.raises(ConfigError, match="name="):
+        command.parse(["dtc train", "--config=smoke", f"--config.name={name}"])
+
+
+def test_only_the_help_says_that_a_config_is_executed_and_it_does():
+    assert "executed" in command.HELP
+
+
+def test_the_coordinator_listens_on_its_own_address_only(monkeypatch):
+    given = {}
+    monkeypatch.setattr(devices.jax.distributed, "initialize", lambda *a, **k: given.update(k))
+    devices._connect(command.Processes("127.0.0.1:8476", 2, 0), is_pod=False)
+    assert given["coordinator_bind_address"] == "127.0.0.1:8476"
+
+
+CANARY = "canary-5f1d"
+SHOW = "import sys; from dtc.commands.train import main; sys.exit(main(sys.argv[1:]))"
+
+
+def test_no_secret_of_the_environment_is_printed_or_written(tmp_path):
+    secrets = {name: CANARY for name in ("WANDB_API_KEY", "HF_TOKEN", "AWS_SECRET_ACCESS_KEY")}
+    flags = ["--config=smoke", "--updates=nonsense", f"--workdir={tmp_path / 'run'}"]
+    found = subprocess.run(
+        [sys.executable, "-c", SHOW, *flags],
+        env=os.environ | secrets, cwd=tmp_path, capture_output=True, text=True, timeout=100,
+    )  # fmt: skip
+    assert found.returncode == 2
+    assert CANARY not in found.stdout + found.stderr
+    typed = ["dtc train", f"--config.name={CANARY}", "--seed=1"]
+    again = command.to_continue(typed, "runs/x", {"HF_TOKEN": CANARY, "HOME": "1"})
+    assert CANARY not in again and "***" in again and "--seed=1" in again
