@@ -1,7 +1,8 @@
 """Times training of our PPO on CartPole, in turns with another program's where one is given."""
 
 import argparse
-import importlib
+import importlib.machinery
+import importlib.util
 import sys
 from pathlib import Path
 from typing import Any
@@ -89,9 +90,9 @@ def _purejaxrl(args: argparse.Namespace) -> Timed:
     Raises:
       ValueError: the folder has no ppo.py, or a package that it imports is missing.
     """
-    sys.path.insert(0, str(args.purejaxrl))
     try:
-        theirs = importlib.import_module("ppo")
+        for name in ("wrappers", "ppo"):  # the one imports the other
+            theirs = _module(name, args.purejaxrl)
     except ImportError as error:
         raise ValueError(
             f"--purejaxrl={args.purejaxrl}: {error}. Name the folder of its ppo.py, and use "
@@ -117,3 +118,13 @@ def _purejaxrl(args: argparse.Namespace) -> Timed:
     }
     train = jax.jit(theirs.make_train(settings))
     return Timed(lambda: train(jax.random.key(0))["metrics"], args.updates)
+
+
+def _module(name: str, folder: Path) -> Any:
+    """The module of a file in a folder, where others then find it by its name."""
+    spec = importlib.machinery.PathFinder.find_spec(name, [str(folder)])
+    if spec is None or spec.loader is None:
+        raise ImportError(f"no {name}.py there")
+    sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(sys.modules[name])
+    return sys.modules[name]

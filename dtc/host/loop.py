@@ -8,7 +8,7 @@ import dataclasses
 import logging
 import signal
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,6 @@ from dtc.host import (
     start,
     writers,
 )
-from dtc.host.agreement import Wish
 from dtc.host.command import Init
 from dtc.host.devices import Devices
 from dtc.host.ending import draw, summary
@@ -234,7 +233,7 @@ class Run:
     def _plan(self, pending: Call | None) -> Plan:
         """What to do next; all processes agree on it."""
         is_due = self.saves.is_due(self.totals.seconds)
-        agreed = self.calls.agreed(Wish(self.stop.asked, is_due, self.pace.limit))
+        agreed = self.calls.agreed(agreement.Wish(self.stop.asked, is_due, self.pace.limit))
         self.signal, self.pace.limit = agreed.signal, agreed.limit
         in_flight = pending.size if pending is not None else 0
         collected = in_flight * self.cfg.env.num_envs * self.cfg.run.collect_steps
@@ -317,7 +316,8 @@ class Run:
             "env_steps": self.totals.env_steps,
             "seconds": self.totals.seconds,
         }
-        record |= window.record() | self._rates(window, metrics) | metrics
+        per_update = self.program.machine.algorithm.rates(metrics)
+        record |= window.record() | window.rates(per_update) | metrics
         self._write(record)
         self.progress.update(record | self.totals.last_eval)
 
@@ -326,13 +326,6 @@ class Run:
         self.writer.write(record)
         for line in self.watch.news(record):
             self.progress.log(line)
-
-    def _rates(self, window: Window, metrics: Mapping[str, float]) -> dict[str, float]:
-        """The rates of a window: environment steps, updates, and those of the algorithm."""
-        per_update = self.program.machine.algorithm.rates(metrics)
-        each = {name: steps * window.updates for name, steps in per_update.items()}
-        each |= {"env_steps/s": window.env_steps, "updates/s": window.updates}
-        return {name: x / window.seconds for name, x in each.items()}
 
     def _measure_baselines(self, carrier: Carrier) -> None:
         """Measures the mean returns of the reference policies."""

@@ -1,6 +1,7 @@
 """How long calls of the compiled program are, and what their metrics are put together to."""
 
 import math
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -123,3 +124,9 @@ class Window:
         if self.collected is not None:
             found |= collected_record(self.collected)
         return found
+
+    def rates(self, per_update: Mapping[str, float]) -> dict[str, float]:
+        """Environment steps, updates, and what an algorithm does of a kind in an update, a second."""
+        each = {name: steps * self.updates for name, steps in per_update.items()}
+        each |= {"env_steps/s": self.env_steps, "updates/s": self.updates}
+        return {name: x / self.seconds for name, x in each.items()}

@@ -68,4 +68,5 @@ def commands(page: Path, only: str = "") -> Iterator[Typed]:
     for folder, script, installed, rest in COMMAND.findall("\n".join(texts)):
         launched = "train" if script == "main" else "launch"
         command = launched if folder == "launch" else script or installed
+        command = command.removesuffix("_checkpoint")  # tools/verify_checkpoint.py is dtc verify
         yield Typed(name(page), command, shlex.split(rest))
