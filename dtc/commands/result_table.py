@@ -10,15 +10,15 @@ from dtc.config.settings import ConfigError
 from dtc.host import writers
 
 BEGIN, END = "<!-- results -->", "<!-- /results -->"
+FULL = "<!-- results and controls -->"  # instead of BEGIN
 COLUMNS = ("gate, steps", "figure", "must", "goal", "random", "minutes", "commit, date")
 SEEDS = 5  # index of the column that holds the seeds' figures
-LEGEND = """\
-A row that names settings is a control: the figure above it, measured with these settings.
-`none`: it never happened. Minutes are of training."""
+LEGEND = "`none`: it never happened. Minutes are of training."
+OF_CONTROLS = "A row that names settings is a control: the figure above it, with these settings.\n"
 
 
 def rewrite(page: Path, results: Sequence[Result]) -> None:
-    """Puts the table between BEGIN and END, in place of what stands there.
+    """Puts the table between BEGIN or FULL and END, in place of what stands there.
 
     Raises:
       ConfigError: the page lacks the markers, or there are no results.
@@ -26,14 +26,18 @@ def rewrite(page: Path, results: Sequence[Result]) -> None:
     text = page.read_text() if page.is_file() else ""
     if not results:
         raise ConfigError("There are no result files. Name their folder: --results=docs/results.")
-    if not (text.count(BEGIN) == text.count(END) == 1 and text.index(BEGIN) < text.index(END)):
-        raise ConfigError(f"{page} needs a line {BEGIN} and below it a line {END}, once each.")
-    before, _, rest = text.partition(BEGIN)
-    page.write_text(f"{before}{BEGIN}\n{markdown(results)}{END}{rest.partition(END)[2]}")
+    begin = FULL if FULL in text else BEGIN
+    if not (text.count(begin) == text.count(END) == 1 and text.index(begin) < text.index(END)):
+        raise ConfigError(f"{page} needs a line {begin} and below it a line {END}, once each.")
+    before, _, rest = text.partition(begin)
+    table = markdown(results, begin == FULL)
+    page.write_text(f"{before}{begin}\n{table}{END}{rest.partition(END)[2]}")
 
 
-def markdown(results: Sequence[Result]) -> str:
-    """The table, a row for each bar and for each control beside it, then a legend and notes."""
+def markdown(results: Sequence[Result], has_controls: bool = False) -> str:
+    """The table, a row for each bar and, if asked, each of its controls; a legend and notes."""
+    if not has_controls:
+        results = [result for result in results if result.variant == "ours"]
     last = max(result.seed for result in results)
     heads = list(COLUMNS)
     heads.insert(SEEDS, "seeds " + ", ".join(map(str, range(last + 1))))
@@ -45,7 +49,8 @@ def markdown(results: Sequence[Result]) -> str:
     widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
     lines = [_line(heads, widths), _line(["-" * width for width in widths], widths)]
     lines += [_line(row, widths) for row in rows]
-    return "\n".join([*lines, "", LEGEND, *[""] * bool(notes), *notes, ""])
+    legend = OF_CONTROLS * has_controls + LEGEND
+    return "\n".join([*lines, "", legend, *[""] * bool(notes), *notes, ""])
 
 
 def _line(cells: Sequence[str], widths: Sequence[int]) -> str:

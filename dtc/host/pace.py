@@ -126,7 +126,7 @@ class Window:
         return found
 
     def rates(self, per_update: Mapping[str, float]) -> dict[str, float]:
-        """Environment steps, updates, and what an algorithm does of a kind in an update, a second."""
+        """A second: environment steps, updates, and what the algorithm counts in an update."""
         each = {name: steps * self.updates for name, steps in per_update.items()}
         each |= {"env_steps/s": self.env_steps, "updates/s": self.updates}
         return {name: x / self.seconds for name, x in each.items()}

@@ -172,7 +172,7 @@ TABLE = """\
 |             | states seen            |       | >= 90 % |                | 96.9 %, -  |         |                    |
 |             | `novelty=rnd,rate=0.5` |       |         |                | -, none    |         |                    |
 
-A row that names settings is a control: the figure above it, measured with these settings.
+A row that names settings is a control: the figure above it, with these settings.
 `none`: it never happened. Minutes are of training.
 
 * `walk`, ours: seeds 0 at abc1234 (2026-11-22), 1 at def5678 (2026-11-23)NOTE.
@@ -191,7 +191,7 @@ def test_the_table_has_a_row_for_each_bar_and_each_control(walk, codes, note):
         result(1, CONTROL, **{"return": 1841, "seen": None}),
         result(0, "retired=1", **{"return": 5}),
     ]
-    text = result_table.markdown(results)
+    text = result_table.markdown(results, has_controls=True)
     assert text == TABLE.replace("NOTE", note)
 
 
@@ -207,16 +207,18 @@ def test_numbers_read_as_people_write_them():
     ]
 
 
-def test_a_page_gets_the_table_between_its_markers(tmp_path, walk):
+@pytest.mark.parametrize("begin", [result_table.BEGIN, result_table.FULL])
+def test_a_page_gets_the_table_between_its_markers(tmp_path, walk, begin):
     page, results = tmp_path / "page.md", tmp_path / "results"
-    page.write_text(f"above\n\n{result_table.BEGIN}\nold\n{result_table.END}\n\nbelow\n")
+    page.write_text(f"above\n\n{begin}\nold\n{result_table.END}\n\nbelow\n")
     write(results, result(**{"return": 65.5}))
     for _ in range(2):
         assert gates.main([f"--table={page}", f"--results={results}"]) == 0
-        before, _, rest = page.read_text().partition(f"{result_table.BEGIN}\n")
+        before, _, rest = page.read_text().partition(f"{begin}\n")
         table, _, after = rest.partition(result_table.END)
         assert (before, after) == ("above\n\n", "\n\nbelow\n")
-        assert table == result_table.markdown(result_files.read_all(results))
+        has_controls = begin == result_table.FULL
+        assert table == result_table.markdown(result_files.read_all(results), has_controls)
 
 
 @pytest.mark.parametrize("text", ["", "<!-- results -->\n", "<!-- /results --><!-- results -->"])
@@ -252,10 +254,13 @@ def test_the_committed_files_hold_figures_of_gates_that_there_are():
 
 
 def test_the_table_fits_a_wide_terminal():
-    assert max(map(len, result_table.markdown(COMMITTED).splitlines())) <= 150
+    assert max(map(len, result_table.markdown(COMMITTED, True).splitlines())) <= 150
 
 
-def test_the_readme_shows_the_committed_results():
-    if result_table.BEGIN in README:
-        shown = README.partition(f"{result_table.BEGIN}\n")[2].partition(result_table.END)[0]
-        assert shown == result_table.markdown(COMMITTED)
+@pytest.mark.parametrize(
+    ("page", "begin"), [("README.md", result_table.BEGIN), ("docs/results.md", result_table.FULL)]
+)
+def test_the_pages_show_the_committed_results(page, begin):
+    text = (ROOT / page).read_text()
+    shown = text.partition(f"{begin}\n")[2].partition(result_table.END)[0]
+    assert shown == result_table.markdown(COMMITTED, begin == result_table.FULL)
