@@ -24,6 +24,7 @@ COPIED = ("dtc", "configs", "tests", "pyproject.toml")
 
 MACHINE = "dtc/training/acting.py"
 AGENT = "dtc/algorithms/curious"
+PERCENTILES = "dtc/core/percentiles.py"
 PPO, PPO_LAWS = "dtc/algorithms/ppo/learn.py", "tests/algorithms/test_ppo.py"
 
 
@@ -345,7 +346,7 @@ MUTANTS = (
     Mutant(
         "curiosity_ends_with_the_episode",
         "dtc/behaviour/targets.py",
-        "        reward = reward + kind.discount * (1.0 - cont) * old.low\n",
+        "        reward = reward + kind.discount * (1.0 - cont) * ranges[kind.name].low\n",
         "        pass\n",
         "test_a_terminal_state_has_extrinsic_value_0_and_the_intrinsic_value_of_a_familiar_state",
     ),
@@ -360,8 +361,8 @@ MUTANTS = (
     Mutant(
         "advantage_is_not_centred",
         "dtc/behaviour/targets.py",
-        "weight * (delta - mean_delta) / scale",
-        "weight * delta / scale",
+        "weight * (delta[name] - mean_delta) / scale",
+        "weight * delta[name] / scale",
         "test_a_return_above_the_critic_that_all_actions_share_does_not_train_the_actor",
     ),
     Mutant(
@@ -414,6 +415,23 @@ MUTANTS = (
         "followers(draws.update, learner, params.behaviour, agent)",
         "followers(draws.update, learner, learner.params.behaviour, agent)",
         "test_slow_critics_and_the_average_follow_the_updated_parameters",
+    ),
+    # Percentiles over the mesh
+    Mutant(
+        "percentiles_average_the_counts_of_devices",
+        PERCENTILES,
+        "mesh.psum(histogram(",
+        "mesh.pmean(histogram(",
+        "test_percentiles_are_those_of_one_device_to_the_bit",
+        "tests/core/test_percentiles.py",
+    ),
+    Mutant(
+        "percentiles_are_one_rank_off",
+        PERCENTILES,
+        "jnp.sum(upto_KRb <= rank_KR",
+        "jnp.sum(upto_KRb < rank_KR",
+        "test_every_rank_is_found_exactly",
+        "tests/core/test_percentiles.py",
     ),
     # Curiosity
     Mutant(

@@ -45,9 +45,14 @@ def one(guest, shape=()):
     return pytest.param(*values, marks=marks, id="-".join(map(str, values)))
 
 
+def meshes_of(guest):
+    """The meshes beside (1, 1): few for two modes of curiosity, which share their code with mix."""
+    return QUICK_MESHES[1:] if guest in ("explore", "task") else MESHES[1:]
+
+
 EACH = pytest.mark.parametrize("guest", [one(guest) for guest in GUESTS])
 ON_EACH_MESH = pytest.mark.parametrize(
-    ("guest", "shape"), [one(guest, shape) for guest in GUESTS for shape in MESHES[1:]]
+    ("guest", "shape"), [one(guest, shape) for guest in GUESTS for shape in meshes_of(guest)]
 )
 
 ACTING = {Purpose.ENV_RESET, Purpose.ENV_STEP, Purpose.ACT_LATENT, Purpose.ACT_POLICY}
@@ -87,6 +92,36 @@ def compiled(guest):
 def test_raw_gradients_are_the_same_on_every_mesh(guest, shape):
     reference = first_gradients(guest, MESHES[0])
     assert red_lines.gradient_faults(first_gradients(guest, shape), reference) == []
+
+
+@cache
+def whole_run(guest, shape, members=5):
+    """What 50 updates leave."""
+    changes = {} if members == 5 else {"ensemble__members": members}
+    program = shared(guest, shape, **changes)
+    return red_lines.run_of(program, fresh(program))
+
+
+@ON_EACH_MESH
+def test_fifty_updates_are_the_same_on_every_mesh(guest, shape):
+    found, reference = whole_run(guest, shape), whole_run(guest, MESHES[0])
+    assert red_lines.run_faults(found, reference) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("members", "shape"), [(4, (1, 8)), (8, (2, 5))])
+def test_any_number_of_members_trains_the_same_on_every_mesh(members, shape):
+    found, reference = (whole_run("mix", mesh, members) for mesh in (shape, MESHES[0]))
+    assert red_lines.run_faults(found, reference) == []
+
+
+@pytest.mark.wide
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", MESHES[1:])
+@pytest.mark.parametrize("members", [4, 8])
+def test_each_number_of_members_trains_the_same_on_each_mesh(members, shape):
+    found, reference = (whole_run("mix", mesh, members) for mesh in (shape, MESHES[0]))
+    assert red_lines.run_faults(found, reference) == []
 
 
 @EACH
