@@ -77,7 +77,8 @@ def longest(figures: Figures) -> Figures:
 def best_split(found: list[Figures]) -> str:
     """The meshes of a slice by estimated time, and which is best."""
     times = {tuple(f["mesh"]): longest(f)["milliseconds"][1] for f in found}
-    lines = ["Meshes by the upper end of their estimate, at the longest dreams:"]
+    end = "upper end of the estimate" if longest(found[0])["most"] else "lower end alone"
+    lines = [f"Meshes by the {end}, at the longest dreams:"]
     ordered = sorted(times, key=lambda shape: times[shape])
     lines += [f"  --mesh={data},{own}  {times[data, own]:.2f} ms" for data, own in ordered]
     data, own = ordered[0]
