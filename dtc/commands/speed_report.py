@@ -77,7 +77,8 @@ def longest(figures: Figures) -> Figures:
 def best_split(found: list[Figures]) -> str:
     """The meshes of a slice by estimated time, and which is best."""
     times = {tuple(f["mesh"]): longest(f)["milliseconds"][1] for f in found}
-    lines = ["Meshes by the upper end of their estimate, at the longest dreams:"]
+    end = "upper end of the estimate" if longest(found[0])["most"] else "lower end alone"
+    lines = [f"Meshes by the {end}, at the longest dreams:"]
     ordered = sorted(times, key=lambda shape: times[shape])
     lines += [f"  --mesh={data},{own}  {times[data, own]:.2f} ms" for data, own in ordered]
     data, own = ordered[0]
@@ -123,8 +124,10 @@ def draw(found: list[Figures], path: Path) -> None:
             axes.fill_between(devices, low, high, color=line.get_color(), alpha=0.2, linewidth=0)
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
+        axes.yaxis.set_major_formatter(lambda rate, _: _short(rate))
         axes.set_xticks(devices, [one["where"] for one in found], rotation=45)
         axes.set_ylabel("steps a second (estimated)")
-        axes.set_title(f"{found[0]['config']}: estimate, from cycles (line) to roofline")
+        ends = "from cycles (line) to roofline" if longest(found[0])["most"] else "roofline alone"
+        axes.set_title(f"{found[0]['config']} at the longest dreams: estimate, {ends}")
         axes.legend()
         style.save(figure, path)

@@ -93,6 +93,29 @@ def test_the_train_step_compiles_for_a_slice(tmp_path, config, shape):
     assert figures["host_transfers"] == []
 
 
+MESHES = """
+import dataclasses
+from dtc.commands import aot
+from dtc.config.settings import MeshConfig
+from dtc.host import command
+from dtc.host.devices import SLICES, USABLE_GIB
+cfg = command.parse(["dtc fit", "--config=v4_8"]).cfg
+for name, one in SLICES.items():
+    shape = MeshConfig(one.devices // min(one.devices, 2), min(one.devices, 2))
+    on = aot.slice_mesh(dataclasses.replace(cfg, slice=name, mesh=shape))
+    assert on.size == one.devices and on.devices.flat[0].device_kind in USABLE_GIB, name
+"""
+
+
+@pytest.mark.tpu_aot
+def test_the_compiler_knows_every_slice():
+    if not fit.has_libtpu():
+        pytest.skip("libtpu is not installed; use pip install -e '.[tpu]'.")
+    argv, env = [sys.executable, "-c", MESHES], os.environ | {"JAX_PLATFORMS": "cpu"}
+    run = subprocess.run(argv, cwd=ROOT, env=env, capture_output=True, text=True, timeout=300)
+    assert run.returncode == 0, run.stderr[-2000:]
+
+
 def wanted(*args):
     return fit.on_slice(command.parse(["tools/fit.py", *args]))
 

@@ -13,7 +13,7 @@ import pytest
 from jax import lax
 from jax.sharding import PartitionSpec as P
 
-from dtc.commands import aot, speed, speed_cycles, speed_here, speed_links, speed_work
+from dtc.commands import aot, speed, speed_cycles, speed_here, speed_links, speed_report, speed_work
 from dtc.commands.speed_band import bands
 from dtc.commands.speed_cycles import Cost, Passes
 from dtc.commands.speed_links import CHIPS, Path
@@ -305,6 +305,29 @@ def test_a_slice_has_a_band_and_is_compiled_once(tmp_path):
         long["most"]
     )
     assert "An estimate, not a measurement." in first
+
+
+def a_result(mesh_shape, milliseconds, most):
+    rates = {"updates/s": [1.0, 2.0], "env_steps/s": [4.0, 8.0]}
+    band = {"milliseconds": milliseconds, "most": most, "rates": rates}
+    num = mesh_shape[0] * mesh_shape[1]
+    return {"config": "c", "where": f"v4-{2 * num}", "devices": num, "mesh": mesh_shape} | {
+        "bands": [band]
+    }
+
+
+def test_the_best_split_is_the_fastest_at_the_end_that_was_found():
+    found = [a_result([8, 1], [3.0, 9.0], {"x": 1}), a_result([4, 2], [4.0, 8.0], {"x": 1})]
+    text = speed_report.best_split(found)
+    assert "upper end" in text and text.endswith("Use --mesh=4,2")
+    assert "lower end alone" in speed_report.best_split([a_result([8, 1], [3.0, 3.0], {})])
+
+
+def test_scaling_compares_what_a_device_does(tmp_path):
+    found = [a_result([4, 1], [1.0, 2.0], {"x": 1}), a_result([16, 1], [1.0, 2.0], {"x": 1})]
+    text = speed_report.scaling(found, tmp_path / "curve.png", is_strong=True)
+    assert "25.0% at the lower end, 25.0% at the upper end" in text
+    assert (tmp_path / "curve.png").stat().st_size > 1000
 
 
 def test_an_unknown_chip_is_refused_in_one_sentence(capsys):

@@ -5,10 +5,26 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from dtc.core import mesh
 from dtc.core.types import Latent
 from dtc.data import ring
 from dtc.data.ring import SampleIndex
-from tests.data.test_ring import FILL, LAYOUT, M, N, R, T, assert_same_bits, sample_many
+from tests.data.test_ring import (
+    FILL,
+    LAYOUT,
+    ROOT,
+    WIDE,
+    WIDE_ENVS,
+    M,
+    N,
+    R,
+    T,
+    assert_same_bits,
+    fill,
+    keys_and_ids,
+    latents_at,
+    sample_many,
+)
 
 EVERY = [2, 4, 8]  # a write of R = 4 rows keeps two latents, one, or every second write one
 WRITE = jax.jit(ring.write_back)
@@ -53,3 +69,22 @@ def test_it_takes_an_nth_of_the_memory():
     stored, whole = thinned(M, 8), FILL(M)
     assert stored.latents.size * 8 == whole.latents.size
     assert_same_bits(stored.rows, whole.rows)
+
+
+def test_a_mesh_samples_and_writes_the_same_as_one_device():
+    layout = LAYOUT._replace(every=2)
+    specs, grid = ring.specs(layout), mesh.make_mesh(4, 2, jax.devices()[:8])
+
+    def program(root, num_envs):
+        stored = fill(M + R, num_envs, M, layout)
+        rows, context, index = ring.sample(stored, *keys_and_ids(5, WIDE), WIDE)
+        latents = latents_at(rows.obs["time"][1:, :, 0], 100 + rows.obs["env"][1:])
+        return rows, context, ring.write_back(stored, index, latents)
+
+    num_local = WIDE_ENVS // grid.size
+    step = jax.shard_map(
+        lambda root: program(root, num_local),
+        mesh=grid, in_specs=mesh.REPLICATED,
+        out_specs=(mesh.SHARDED_TIME_MAJOR, mesh.SHARDED, specs), check_vma=True,
+    )  # fmt: skip
+    assert_same_bits(jax.jit(step)(ROOT), jax.jit(program, static_argnums=1)(ROOT, WIDE_ENVS))
