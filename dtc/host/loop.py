@@ -205,6 +205,9 @@ class Run:
     def _next_size(self, pending: Call | None) -> int:
         """Iterations of the next call, up to the next event or the goal; 0: the run is over."""
         if self.stopping.agreed(self.should_stop):
+            if not self.should_stop:
+                self.progress.log("Another process was told to stop: all stop here.")
+                self.should_stop = True
             return 0
         run = self.cfg.run
         in_flight = pending.size if pending is not None else 0
