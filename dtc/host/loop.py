@@ -17,27 +17,17 @@ import jax.numpy as jnp
 
 from dtc.config.settings import Config
 from dtc.core.types import Row
-from dtc.host import (
-    agreement,
-    checkpoint,
-    command,
-    health,
-    identity,
-    pace,
-    recorded,
-    rescue,
-    start,
-    writers,
-)
+from dtc.host import agreement, checkpoint, command, health, identity, recorded, rescue, writers
 from dtc.host.command import Init
 from dtc.host.devices import Devices
 from dtc.host.ending import draw, summary
 from dtc.host.lock import Lock
-from dtc.host.pace import Call, Pace, Plan, Window
+from dtc.host.pace import Call, Pace, Plan, Window, crosses
 from dtc.host.program import Program
 from dtc.host.reports.catalog import report_of
 from dtc.host.saves import Saves
 from dtc.host.signals import Stop, Watchdog, status_of
+from dtc.host.start import check_memory, check_rows, on_first_process
 from dtc.host.totals import Totals
 from dtc.host.tracer import Tracer
 from dtc.host.warm import with_parameters
@@ -72,12 +62,12 @@ def run(
     logging.getLogger("absl").setLevel(logging.CRITICAL)  # Orbax prints what `saves` tells
     agreement.check_same(agreement.record(cfg, workdir, resume))
     program = Program(cfg)
-    start.check_memory(cfg, program, here)
+    check_memory(cfg, program, here)
     if not resume and not rows:
-        start.check_rows(program, program.machine.prefill)
+        check_rows(program, program.machine.prefill)
     own = None if stop is not None else Stop()
     lock = Lock(workdir)
-    start.on_first_process(lock.take)
+    on_first_process(lock.take)
     try:
         if own is not None:
             own.listen()
@@ -162,7 +152,7 @@ class Run:
         for part in self.rows:
             carrier = self.program.insert(carrier, part, None)
         if carrier.replay is not None:
-            start.check_rows(self.program, int(carrier.replay.filled))
+            check_rows(self.program, int(carrier.replay.filled))
         if self.init.directory is not None:
             carrier, loaded = with_parameters(carrier, self.program, self.init)
             self.progress.log(f"Loaded {loaded} arrays of {self.init.directory}.")
@@ -234,6 +224,8 @@ class Run:
         """What to do next; all processes agree on it."""
         is_due = self.saves.is_due(self.totals.seconds)
         agreed = self.calls.agreed(agreement.Wish(self.stop.asked, is_due, self.pace.limit))
+        if agreed.signal and not self.stop.asked:
+            self.progress.log("Another process was told to stop: all stop here.")
         self.signal, self.pace.limit = agreed.signal, agreed.limit
         in_flight = pending.size if pending is not None else 0
         collected = in_flight * self.cfg.env.num_envs * self.cfg.run.collect_steps
@@ -245,13 +237,13 @@ class Run:
     def _events(self, carrier: Carrier, is_saved: bool) -> Carrier:
         """Evaluates, checks and saves, each at its interval."""
         run, update = self.cfg.run, self.totals.update
-        if pace.crosses(update, run.log_every, self.cfg):
+        if crosses(update, run.log_every, self.cfg):
             differs = self.inspector.divergence(carrier)
             if differs:
                 return self._go_back(carrier, f"Replicas diverge: {differs}")
-        if pace.crosses(update, run.eval_every, self.cfg):
+        if crosses(update, run.eval_every, self.cfg):
             self._evaluate(carrier)
-        is_due = is_saved or pace.crosses(update, run.checkpoint_every, self.cfg)
+        is_due = is_saved or crosses(update, run.checkpoint_every, self.cfg)
         if is_due and not self.in_a_row:  # a checkpoint amid bad updates is none to go back to
             if not self.inspector.is_sound(carrier):
                 return self._go_back(carrier, "The state is not finite")

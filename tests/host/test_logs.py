@@ -1,5 +1,6 @@
 """Chatter of libraries goes to a file, everything else to the terminal."""
 
+import io
 import os
 import subprocess
 import sys
@@ -80,6 +81,17 @@ Iteration 5 is slow
 def test_only_known_chatter_is_hidden():
     assert all(map(chatter.CHATTER.match, CHATTER.splitlines()))
     assert not any(map(chatter.CHATTER.match, NEWS.splitlines()))
+
+
+def test_chatter_from_before_the_run_directory_is_kept(tmp_path):
+    def lines():
+        yield "[Gloo] Rank 0\n"
+        (tmp_path / "run").mkdir()
+        yield "news\n"
+
+    file, shown = tmp_path / "run" / "logs" / "process-0.txt", io.StringIO()
+    chatter.split(lines(), file, shown)
+    assert (file.read_text(), shown.getvalue()) == ("[Gloo] Rank 0\n", "news\n")
 
 
 def test_the_filter_outlives_a_disk_that_refuses(tmp_path, capsys):

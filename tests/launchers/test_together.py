@@ -48,6 +48,14 @@ def test_one_that_ignores_sigterm_is_killed():
     assert together.statuses == [1, 137] and lines == ["[1] deaf"]
 
 
+def test_nothing_is_left_behind_when_one_cannot_be_started():
+    begin = time.monotonic()
+    children = [Child("0", [sys.executable, "-c", SLEEP], os.environ), Child("1", ["/none"], {})]
+    with pytest.raises(FileNotFoundError):
+        processes.run(children, Limits(), print)
+    assert time.monotonic() - begin < 30, "the first one was not waited for"
+
+
 def test_a_signal_counts_as_a_failure():
     together, _, _ = run("import os; os.abort()", SLEEP)
     assert together.status == 134
