@@ -122,9 +122,8 @@ class Run:
                 self.writer = writers.MetricsWriter(
                     self.workdir, self.totals.update if resume else -1, self.progress.log
                 )
-                if resume:
-                    self._warm(carrier)
-                else:
+                self._warm(carrier)
+                if not resume:
                     self._measure_baselines(carrier)
                     self._evaluate(carrier)
             return self._finish(self._train(carrier))
@@ -167,7 +166,9 @@ class Run:
         return self.program.from_checkpoint(restored.carrier)
 
     def _warm(self, carrier: Carrier) -> None:
-        """Compiles evaluation now, where a signal may end the process at once."""
+        """Compiles evaluation and saving now, where a signal may end the process at once."""
+        self.inspector.is_sound(carrier)
+        checkpoint.fingerprint(self.program.to_checkpoint(carrier))
         jax.block_until_ready(self.program.evaluate(carrier.root, carrier.learner, jnp.int32(0)))
 
     def _train(self, carrier: Carrier) -> Carrier:

@@ -60,6 +60,8 @@ class Inspector:
                 usual = collections.Counter(n for _, n in group).most_common(1)[0][0]
                 wrong = {device for device, n in group if n != usual}
                 odd, names = odd | wrong, [*names, *[name] * bool(wrong)]
+        if not odd:
+            return "a device of another process differs from the others"
         return f"devices {sorted(odd)} differ from the others in {', '.join(names[:1])}"
 
     def _axes(self, carrier: Carrier) -> dict[str, tuple[str, ...]]:

@@ -8,10 +8,10 @@ import pytest
 import yaml
 
 from dtc.commands import __main__ as console
-from dtc.commands import bench, calibration, evaluate, fit, gates, plot, tune
+from dtc.commands import bench, calibration, evaluate, fit, gates, plot, tune, verify
 from dtc.config import schema
 from dtc.core import mesh
-from dtc.host import command
+from dtc.host import command, recorded
 from tests.docs import pages
 from tests.docs.pages import PAGES, ROOT
 
@@ -84,6 +84,7 @@ MAINS = {
     "gates": gates.main,
     "plot": plot.main,
     "tune": tune.main,
+    "verify": verify.main,
 }
 TAKES_SETTINGS = ("train", "bench", "fit", "calibration", "tune")  # of dtc train
 TYPED = [typed for page in PAGES for typed in pages.commands(page)]
@@ -129,7 +130,7 @@ IN_BLOCKS = [typed for page in PAGES for typed in pages.commands(page, only="sh"
 def test_training_commands_in_blocks_can_be_carried_out(args, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     if "--resume" in args:
-        (tmp_path / "DIR" / "checkpoints").mkdir(parents=True)
+        recorded.write(tmp_path / "DIR", command.parse(["dtc train", "--config=smoke"]).cfg)
     command.parse(["dtc train", *args])
 
 
