@@ -147,6 +147,7 @@ class Run:
         """The carrier before the first update."""
         carrier = self.program.init(jnp.uint32(self.cfg.seed))
         for part in self.rows:
+            start.check_finite(part)
             carrier = self.program.insert(carrier, part, None)
         if carrier.replay is not None:
             start.check_rows(self.program, int(carrier.replay.filled))
