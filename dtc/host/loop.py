@@ -258,7 +258,8 @@ class Run:
         self.checkpointer.wait()
         number, seconds = self.totals.rollbacks + 1, self.totals.seconds
         if number > rescue.MOST:
-            raise rescue.give_up(self.workdir, why, self.inspector.report(carrier))
+            report = self.inspector.report(carrier)
+            raise rescue.give_up(self.workdir, why, report, rescue.MOST)
         if self.checkpointer.steps():
             restored = self.checkpointer.restore_latest(self.program.checkpoint_shapes())
             self.totals = Totals(**restored.meta)
@@ -362,9 +363,8 @@ class Run:
         """Saves, evaluates and draws, as far as a signal allows; returns the exit status."""
         is_stopped = bool(self.stop.asked)
         if not self.inspector.is_sound(carrier):
-            raise rescue.give_up(
-                self.workdir, "The state is not finite", self.inspector.report(carrier)
-            )
+            report, times = self.inspector.report(carrier), self.totals.rollbacks
+            raise rescue.give_up(self.workdir, "The state is not finite", report, times)
         if not is_stopped and self.evaluated != self.totals.update:
             self._evaluate(carrier)
         status = self._last_save(carrier)
