@@ -25,6 +25,7 @@ COPIED = ("dtc", "configs", "tests", "pyproject.toml")
 MACHINE = "dtc/training/acting.py"
 AGENT = "dtc/algorithms/curious"
 PERCENTILES = "dtc/core/percentiles.py"
+GUARD, GUARD_LAWS = "dtc/training/trainer.py", "tests/training/test_guard.py"
 PPO, PPO_LAWS = "dtc/algorithms/ppo/learn.py", "tests/algorithms/test_ppo.py"
 
 
@@ -595,6 +596,39 @@ MUTANTS = (
         "(passes.done < agent.cfg.epochs) & (is_near | True)",
         "test_a_policy_that_has_moved_too_far_ends_the_update",
         PPO_LAWS,
+    ),
+    # The guard of an update
+    Mutant(
+        "bad_update_writes_its_latents",
+        GUARD,
+        "ring.write_back(replay, learned.written, is_good)",
+        "ring.write_back(replay, learned.written)",
+        "test_a_bad_update_leaves_learner_and_latents_and_advances_the_counters",
+        GUARD_LAWS,
+    ),
+    Mutant(
+        "guard_looks_at_this_device_alone",
+        "dtc/training/guard.py",
+        "mesh.psum(jnp.stack(broken).any().astype(jnp.float32), *mesh.AXES)",
+        "mesh.of_first_device(jnp.stack(broken).any().astype(jnp.float32))",
+        "test_a_bad_row_on_any_device_is_seen_by_all",
+        GUARD_LAWS,
+    ),
+    Mutant(
+        "bad_update_does_not_advance_the_number",
+        GUARD,
+        "        update=carrier.update + 1,\n        skipped",
+        "        update=carrier.update + is_good,\n        skipped",
+        "test_a_bad_update_leaves_learner_and_latents_and_advances_the_counters",
+        GUARD_LAWS,
+    ),
+    Mutant(
+        "broken_step_goes_on",
+        "dtc/envs/vector.py",
+        "        truncated=jnp.ones_like(before.truncated),",
+        "        truncated=jnp.zeros_like(before.truncated),",
+        "test_a_bad_step_becomes_a_cut_episode_and_the_next_call_resets",
+        GUARD_LAWS,
     ),
 )
 

@@ -17,13 +17,13 @@ def main(argv: Sequence[str]) -> int:
     """
     typed, stop = [started_as(), *argv], signals.Stop()
     try:
+        stop.listen()
         text = command.help_text(argv)
         if text:
             print(text)
             return 0
         wanted = command.parse(typed, cluster.detect(os.environ))
         logs.divert(wanted.workdir, wanted.processes.id)
-        stop.listen()
         from dtc.host import devices  # imports JAX, which takes a second
 
         cfg, here = devices.start(wanted.cfg, wanted.num_devices, wanted.processes)

@@ -7,8 +7,10 @@ restored. Which steps there are is decided in steps.py.
 """
 
 import logging
+import secrets
 import textwrap
 import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,6 +33,7 @@ log = logging.getLogger("dtc")
 
 KEPT = 2  # number of checkpoints: the newest and one to fall back to
 MOST = 64  # steps that processes agree on
+SHARED = 10.0  # seconds until a file of process 0 must be seen by all
 VERIFIED = 2**30  # bytes of the largest checkpoint that is read back after it was written
 
 
@@ -62,7 +65,8 @@ class Checkpointer:
         if is_writer and jax.process_index() == 0:
             self._on_disk(self.store.clean)
             self._on_disk(self.store.sweep)
-        _meet("checkpoints swept")
+        if is_writer:
+            _check_shared(self.directory.parent)
 
     def save(self, step: int, carrier: PyTree, meta: Mapping[str, Any]) -> None:
         """Starts writing; the carrier may be donated as soon as this returns.
@@ -214,6 +218,34 @@ class Checkpointer:
             for step in steps:
                 self.store.aside(self.store.path(step), "damaged")
         _meet("damaged checkpoints moved")
+
+
+def _check_shared(workdir: Path) -> None:
+    """Refuses a run directory that is another one for some process.
+
+    Raises:
+      ConfigError: on all processes; names those that do not see what process 0 writes.
+    """
+    if jax.process_count() == 1:
+        return
+    token = str(int(multihost_utils.broadcast_one_to_all(np.int32(secrets.randbelow(2**31)))))
+    path = workdir / ".shared"
+    if jax.process_index() == 0:
+        workdir.mkdir(parents=True, exist_ok=True)
+        path.write_text(token)
+    _meet("token written")
+    end = time.monotonic() + SHARED
+    while not (sees := path.exists() and path.read_text() == token) and time.monotonic() < end:
+        time.sleep(0.1)
+    each = multihost_utils.process_allgather(np.array(sees))
+    if jax.process_index() == 0:
+        path.unlink(missing_ok=True)
+    if not each.all():
+        blind = ", ".join(str(i) for i in np.flatnonzero(~each))
+        raise ConfigError(
+            f"--workdir={workdir} is not the same directory everywhere: process {blind} does not "
+            "see what process 0 writes. Use a disk that all hosts share."
+        )
 
 
 def _meet(name: str) -> None:

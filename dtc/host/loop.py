@@ -124,9 +124,8 @@ class Run:
                 self.writer = writers.MetricsWriter(
                     self.workdir, self.totals.update if resume else -1, self.progress.log
                 )
-                if resume:
-                    self._warm(carrier)
-                else:
+                self._warm(carrier)
+                if not resume:
                     self._measure_baselines(carrier)
                     self._evaluate(carrier)
             return self._finish(self._train(carrier))
@@ -150,6 +149,7 @@ class Run:
         """The carrier before the first update."""
         carrier = self.program.init(jnp.uint32(self.cfg.seed))
         for part in self.rows:
+            start.check_finite(part)
             carrier = self.program.insert(carrier, part, None)
         if carrier.replay is not None:
             check_rows(self.program, int(carrier.replay.filled))
@@ -169,7 +169,9 @@ class Run:
         return self.program.from_checkpoint(restored.carrier)
 
     def _warm(self, carrier: Carrier) -> None:
-        """Compiles evaluation now, where a signal may end the process at once."""
+        """Compiles evaluation and saving now, where a signal may end the process at once."""
+        self.inspector.is_sound(carrier)
+        checkpoint.fingerprint(self.program.to_checkpoint(carrier))
         jax.block_until_ready(self.program.evaluate(carrier.root, carrier.learner, jnp.int32(0)))
 
     def _train(self, carrier: Carrier) -> Carrier:
@@ -256,7 +258,8 @@ class Run:
         self.checkpointer.wait()
         number, seconds = self.totals.rollbacks + 1, self.totals.seconds
         if number > rescue.MOST:
-            raise rescue.give_up(self.workdir, why, self.inspector.report(carrier))
+            report = self.inspector.report(carrier)
+            raise rescue.give_up(self.workdir, why, report, rescue.MOST)
         if self.checkpointer.steps():
             restored = self.checkpointer.restore_latest(self.program.checkpoint_shapes())
             self.totals = Totals(**restored.meta)
@@ -354,9 +357,8 @@ class Run:
         """Saves, evaluates and draws, as far as a signal allows; returns the exit status."""
         is_stopped = bool(self.signal)
         if not self.inspector.is_sound(carrier):
-            raise rescue.give_up(
-                self.workdir, "The state is not finite", self.inspector.report(carrier)
-            )
+            report, times = self.inspector.report(carrier), self.totals.rollbacks
+            raise rescue.give_up(self.workdir, "The state is not finite", report, times)
         if not is_stopped and self.evaluated != self.totals.update:
             self._evaluate(carrier)
         status = self._last_save(carrier)

@@ -60,6 +60,8 @@ class Inspector:
                 usual = collections.Counter(n for _, n in group).most_common(1)[0][0]
                 wrong = {device for device, n in group if n != usual}
                 odd, names = odd | wrong, [*names, *[name] * bool(wrong)]
+        if not odd:
+            return "a device of another process differs from the others"
         return f"devices {sorted(odd)} differ from the others in {', '.join(names[:1])}"
 
     def _axes(self, carrier: Carrier) -> dict[str, tuple[str, ...]]:
@@ -120,14 +122,19 @@ def _rows(carrier: Carrier, program: Program, most: int = 20) -> list[dict[str, 
     return found[:most]
 
 
-def give_up(workdir: Path, why: str, report: dict[str, Any]) -> NumbersError:
-    """The error that ends the run; writes the report beside its checkpoints."""
+def give_up(workdir: Path, why: str, report: dict[str, Any], times: int) -> NumbersError:
+    """The error that ends the run; writes the report beside its checkpoints.
+
+    Args:
+      times: how often the run has gone back to a checkpoint.
+    """
     if jax.process_index() == 0:
         (workdir / REPORT).write_text(json.dumps({"why": why} | report, indent=2) + "\n")
     what = ", ".join(report["losses"][:3] or report["leaves"][:3]) or "no loss by itself"
     rows = f"; {len(report['rows'])} rows of the ring are not finite" if report["rows"] else ""
+    after = f", {times} times after going back to a checkpoint" if times else ""
     return NumbersError(
-        f"{why}, {MOST} times after going back to a checkpoint: not finite are {what}{rows}. "
+        f"{why}{after}: not finite are {what}{rows}. "
         f"{workdir / REPORT} says more. Lower learning rates or look into the environment."
     )
 

@@ -7,7 +7,8 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from dtc.config.settings import Config, ConfigError
-from dtc.host import devices
+from dtc.core.types import Row
+from dtc.host import devices, proof
 from dtc.host.devices import Devices
 from dtc.host.program import Program
 
@@ -35,6 +36,13 @@ def check_rows(program: Program, num_rows: int) -> None:
         f"run.collect_steps=0 collects nothing, and algorithm.name={cfg.algorithm.name} {has}. "
         "Use --config.run.collect_steps=2."
     )
+
+
+def check_finite(rows: Row) -> None:
+    """Refuses rows with NaN or infinity, which no update could learn from."""
+    for name, x in proof.leaves_of(rows).items():
+        if np.issubdtype(np.asarray(x).dtype, np.floating) and not np.isfinite(x).all():
+            raise ConfigError(f"rows: {name} holds NaN or infinity (rows must be finite). Mend it.")
 
 
 def on_first_process(take: Callable[[], None]) -> None:

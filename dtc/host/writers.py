@@ -208,11 +208,18 @@ class Progress:
         if self.live is not None:
             self.live.update(Text(text, style="cyan"), refresh=True)
         else:
-            self.console.print(text, soft_wrap=True, markup=False)
+            self._print(text)
 
     def log(self, message: str) -> None:
         """Prints a separate line above the live one."""
-        self.console.print(message, soft_wrap=True, markup=False)
+        self._print(message)
+
+    def _print(self, text: str) -> None:
+        """Prints a line; a terminal or pipe that is gone stops the output and not the run."""
+        try:
+            self.console.print(text, soft_wrap=True, markup=False)
+        except OSError:
+            self.console.quiet = True
 
     def finish(self) -> None:
         """Ends the live line; its last state stays on the terminal."""

@@ -16,7 +16,7 @@ def start(workdir, *args, config=TINY, env=None, **popen):
     """A run in a process of its own, on one simulated device; all output in `workdir`.log."""
     command = [sys.executable, str(ROOT / "launch/main.py"), f"--workdir={workdir}", *args]
     command += [f"--config={config}"] if config else []
-    whole = os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""} | (env or {})
+    whole = os.environ | {"JAX_PLATFORMS": "cpu"} | (env or {})
     with Path(f"{workdir}.log").open("a") as log:
         pipes = {"stdout": log, "stderr": subprocess.STDOUT}
         return subprocess.Popen(command, cwd=ROOT, env=whole, **(pipes | popen))

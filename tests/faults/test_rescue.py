@@ -12,13 +12,13 @@ import pytest
 from dtc.config import settings
 from dtc.config.errors import NumbersError
 from dtc.core.optimizer import make
-from dtc.host import checkpoint, ending, identity, loop, pace, rescue
+from dtc.host import checkpoint, ending, identity, loop, pace, rescue, start
 from dtc.host.command import Init
 from dtc.host.devices import Devices
 from dtc.host.pace import Pace, Window
 from dtc.host.steps import read_meta
 from dtc.training.trainer import CallInfo
-from tests.guests import config_of, fresh, registered, shared
+from tests.guests import config_of, demonstrations, fresh, registered, shared
 from tests.toys import pg
 
 pytestmark = [
@@ -190,6 +190,15 @@ def test_calls_are_short_and_their_means_are_weighted():
     for mean, num, skipped in ((1.0, 2, 0), (4.0, 2, 1), (np.nan, 3, 3)):
         window.add(CallInfo({"loss": mean}, None, skipped, 0), num, 1.0)
     assert window.metrics() == {"loss": 2.0} and window.record() == {"health/skipped": 4}
+
+
+def test_given_rows_that_are_not_finite_are_refused():
+    (rows, _) = demonstrations(8)
+    start.check_finite(rows)
+    reward = np.array(rows.reward)
+    reward[3, 2] = np.inf
+    with pytest.raises(settings.ConfigError, match="rows: reward holds NaN or infinity"):
+        start.check_finite(rows._replace(reward=reward))
 
 
 def test_figures_survive_records_without_numbers(tmp_path):

@@ -1,6 +1,7 @@
 """Signals, second processes and kills, with real processes."""
 
 import signal
+import socket
 import time
 
 import pytest
@@ -82,3 +83,33 @@ def test_a_signal_while_it_compiles_ends_it_at_once_and_it_can_start_again(tmp_p
     assert sorted(losses(run)) == [1, 2, 3]
     finished = start(run, "--updates=3")
     finish(finished, run, status=2)
+
+
+def start_two(*workdirs):
+    """Two processes of one device each; the flags but for their number."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    flags = ["--devices=2", "--num_processes=2", f"--coordinator={address}", f"--updates={ENDLESS}"]
+    return [start(run, *flags, f"--process_id={i}") for i, run in enumerate(workdirs)]
+
+
+def test_a_disk_that_hosts_do_not_share_is_refused(tmp_path):
+    here, there = tmp_path / "here", tmp_path / "there"
+    for process, run in zip(start_two(here, there), (here, there), strict=True):
+        finish(process, run, status=2)
+        assert "process 1 does not see what process 0 writes" in output(run)
+
+
+def test_sigterm_on_one_of_two_hosts_stops_both_at_the_same_update(tmp_path):
+    run = tmp_path / "run"
+    both = start_two(run, run)
+    wait_for(lambda: trained(run, 10), both[0])
+    send(both[1], signal.SIGTERM)
+    for process in both:
+        finish(process, run, status=75)
+    (newest, *_) = steps(run)
+    assert newest == max(losses(run))
+    again = start(run, "--resume", "--devices=2", f"--updates={newest + 3}", config=None)
+    finish(again, run)
+    assert sorted(losses(run)) == list(range(1, newest + 4))

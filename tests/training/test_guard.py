@@ -106,6 +106,18 @@ def test_the_guard_sees_nan_and_infinity_in_any_leaf_and_ignores_integers():
     assert guard.is_finite({"n": jnp.arange(3)})
 
 
+def test_a_bad_row_on_any_device_is_seen_by_all():
+    on = mesh.make_mesh(4, 2, jax.devices()[:8])
+
+    def seen(x):
+        return guard.is_finite(x)
+
+    fn = mesh.sharded(seen, on, (mesh.SHARDED,), mesh.REPLICATED)
+    assert fn(jnp.ones(8))
+    for device in range(8):
+        assert not fn(jnp.ones(8).at[device].set(jnp.inf))
+
+
 BAD_CALL = 3  # of environment 1
 
 
