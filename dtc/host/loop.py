@@ -27,7 +27,7 @@ from dtc.host.program import Program
 from dtc.host.reports.catalog import report_of
 from dtc.host.saves import Saves
 from dtc.host.signals import Stop, Watchdog, status_of
-from dtc.host.start import check_memory, check_rows, on_first_process
+from dtc.host.start import check_finite, check_memory, check_rows, on_first_process
 from dtc.host.totals import Totals
 from dtc.host.tracer import Tracer
 from dtc.host.warm import with_parameters
@@ -149,7 +149,7 @@ class Run:
         """The carrier before the first update."""
         carrier = self.program.init(jnp.uint32(self.cfg.seed))
         for part in self.rows:
-            start.check_finite(part)
+            check_finite(part)
             carrier = self.program.insert(carrier, part, None)
         if carrier.replay is not None:
             check_rows(self.program, int(carrier.replay.filled))
