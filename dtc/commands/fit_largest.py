@@ -1,4 +1,4 @@
-"""The largest replay and the largest batch that fit a slice, from one compile and from two."""
+"""The largest replay and the largest batch that fit a slice, from a few compiles."""
 
 import dataclasses
 import math
@@ -7,7 +7,7 @@ from typing import Any
 from dtc.commands import aot
 from dtc.commands.tune import TURNED
 from dtc.config import settings as config
-from dtc.config.settings import Config
+from dtc.config.settings import Config, ConfigError
 from dtc.host import devices
 from dtc.host.devices import GIB, SLICES
 from dtc.host.program import Program
@@ -15,11 +15,16 @@ from dtc.host.program import Program
 Figures = dict[str, Any]
 
 
+STEPS = 4  # compiles of the search, after those of the config and of half its sizes
+LEAP = 4  # largest growth of a step, since memory is no line far away
+WORTH = 1.05  # smallest growth of a step that is worth a compile
+
+
 def largest(cfg: Config, is_fresh: bool = False) -> Figures:
     """Prints and returns the largest `replay.slots`, and the largest sizes that `dtc tune` turns.
 
     The ring's bytes are known exactly and compiled memory grows with them alone, so the slots
-    follow from one compile. What grows with the batch follows from a second one at half of it.
+    follow from one compile. The batch is searched for.
     """
     cfg, found = _smaller_ring(cfg), {}
     whole = _total(cfg, is_fresh)
@@ -31,12 +36,34 @@ def largest(cfg: Config, is_fresh: bool = False) -> Figures:
         rows = slots * cfg.env.num_envs / 1e6
         print(f"  --config.replay.slots={slots}: {rows:.1f} million rows with this batch")
     scaled = TURNED[cfg.algorithm.name].scaled
-    half = _total(at(cfg, scaled, 0.5), is_fresh)
-    growth = 2 * (whole["total"] - half["total"])  # of memory with the sizes, per multiple of them
-    found |= _flat(at(cfg, scaled, 1 + room / growth), scaled)
+    grown = _search(cfg, scaled, whole, is_fresh)
+    found |= _flat(grown, scaled)
     flags = " ".join(f"--config.{name}={found[name]}" for name in scaled)
-    print(f"  {flags}: with this replay, along the line through two compiles")
+    print(f"  {flags}: compiled, with this replay")
     return found
+
+
+def _search(cfg: Config, names: tuple[str, ...], whole: dict[str, int], is_fresh: bool) -> Config:
+    """The settings with the largest sizes found; each step follows the line through two compiles.
+
+    A step that does not fit is halved.
+    """
+    usable, limit = whole["usable"], math.inf
+    below = 0.5, _total(at(cfg, names, 0.5), is_fresh)["total"]
+    here = 1.0, whole["total"]
+    for _ in range(STEPS):
+        growth = (here[1] - below[1]) / (here[0] - below[0])
+        along = here[0] + (usable - here[1]) / growth
+        factor = min(along, LEAP * here[0], (here[0] + limit) / 2)
+        if factor < WORTH * here[0]:
+            break
+        try:
+            total = _total(at(cfg, names, factor), is_fresh)["total"]
+        except ConfigError:
+            limit = factor
+            continue
+        below, here = here, (factor, total)
+    return at(cfg, names, here[0])
 
 
 def at(cfg: Config, names: tuple[str, ...], factor: float) -> Config:
