@@ -133,7 +133,6 @@ GATES = {
         (
             Bar("return", ">=", 6.1, 13.3),
             Bar("mask_accuracy", ">=", 0.99, 0.99, "masks of one-step dreams", "%"),
-            Bar("invalid", "<=", 0, 0, "forbidden actions"),
         ),
     ),
     "ppo_cartpole": Gate(
@@ -147,10 +146,7 @@ GATES = {
     "ppo_feeder": Gate(
         with_ppo("feeder_ego", 2_000_000),
         measures.returns,
-        (
-            Bar("return", ">=", 69.7, 69.7),  # of purejaxrl's PPO after as many steps
-            Bar("collected_fraction", ">=", None, None, "resources collected", "%"),
-        ),
+        (Bar("return", ">=", 69.7, 69.7),),  # of purejaxrl's PPO after as many steps
     ),
     "ppo_breakout": Gate(
         with_ppo("gymnax/Breakout-MinAtar", 10_000_000),
@@ -160,10 +156,7 @@ GATES = {
     "ppo_hack": Gate(
         with_ppo("hack", 2_000_000),
         measures.returns,
-        (
-            Bar("return", ">=", 13.3, 27.75),
-            Bar("invalid", "<=", 0, 0, "forbidden actions"),
-        ),
+        (Bar("return", ">=", 13.3, 27.75),),
         (UNMASKED,),
     ),
 }

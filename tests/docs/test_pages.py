@@ -124,7 +124,8 @@ def flags_of(name: str) -> set[str]:
 
 
 def test_commands_in_pages_are_commands():
-    assert {typed.command for typed in TYPED} - {"NAME", "COMMAND"} <= set(console.COMMANDS)
+    others = {typed.command for typed in TYPED} - {"NAME", "COMMAND"} - set(console.COMMANDS)
+    assert [name for name in others if not (ROOT / "tools" / f"{name}.py").is_file()] == []
 
 
 @pytest.mark.parametrize("name", console.COMMANDS)
