@@ -254,7 +254,7 @@ def test_the_committed_files_hold_figures_of_gates_that_there_are():
 
 
 def test_the_table_fits_a_wide_terminal():
-    assert max(map(len, result_table.markdown(COMMITTED, True).splitlines())) <= 150
+    assert max(map(len, result_table.markdown(COMMITTED, True).splitlines())) <= 160
 
 
 @pytest.mark.parametrize(
