@@ -8,7 +8,10 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 
+from dtc.algorithms.curious import batch
+from dtc.algorithms.curious import learn as curious
 from dtc.algorithms.ppo import learn as ppo
+from dtc.behaviour import targets
 from dtc.core import distributions as dist
 from dtc.core import mesh
 from dtc.core.types import Purpose
@@ -52,6 +55,11 @@ def by_device(num_local):
     return mesh.vary(jnp.arange(num_local, dtype=jnp.int32))
 
 
+def faulty_mesh(**wrong):
+    """The module `mesh` with other functions."""
+    return SimpleNamespace(**{**vars(mesh), **wrong})
+
+
 def unchanged(tree):
     """In place of `mesh.vary`: gradients arrive summed over the devices."""
     return tree
@@ -73,6 +81,60 @@ def test_a_gradient_that_depends_on_the_mesh_is_detected(plant, wrong, text):
     assert text in fault
 
 
+def everywhere(tree, *axes):
+    """Means over all devices, whichever axes are named."""
+    return mesh.pmean(tree, *mesh.AXES)
+
+
+@pytest.mark.parametrize(
+    ("guest", "wrong"),
+    [
+        ("cloner", {"global_ids": by_device}),
+        ("cloner", {"vary": unchanged}),
+        ("cloner", {"pmean": mesh.psum}),
+        ("members", {"pmean": everywhere}),
+    ],
+    ids=["draws by device", "unvaried gradient", "psum for a mean", "mean over all members"],
+)
+def test_a_run_that_depends_on_the_mesh_is_detected(plant, guest, wrong):
+    reference = red_lines.run_of(shared(guest), fresh(shared(guest)))
+    plant("mesh", **wrong)
+    program = program_of(guest, HOME)
+    assert red_lines.run_faults(red_lines.run_of(program, fresh(program)), reference)
+
+
+def by_each_device(x_KN, mask_KN, percentiles):
+    """Percentiles of each device by itself, averaged."""
+    kept_KN = jnp.where(mask_KN, x_KN, jnp.nan)
+    found_LK = jnp.nanpercentile(kept_KN, jnp.asarray(percentiles), axis=-1)
+    return mesh.pmean(found_LK.T, *mesh.AXES)
+
+
+def summed_everywhere(tree, *axes):
+    """Sums over all devices, whichever axes are named."""
+    return mesh.psum(tree, *mesh.AXES)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("module", "wrong", "parts"),
+    [
+        (batch, {"mesh": faulty_mesh(global_ids=by_device)}, "trunk members behaviour deviations"),
+        (curious, {"mesh": faulty_mesh(pmean=mesh.psum)}, "trunk behaviour deviations"),
+        (curious, {"mesh": faulty_mesh(psum=summed_everywhere)}, "members"),
+        # The returns of novelty have left the floor of their range in the first update.
+        (targets, {"global_percentiles": by_each_device}, "behaviour"),
+    ],
+    ids=["draws by device", "sums for means", "members averaged", "local percentiles"],
+)
+def test_a_fault_of_the_curious_agent_is_detected(monkeypatch, module, wrong, parts):
+    right = gradients(shared("mix"))
+    for name, value in wrong.items():
+        monkeypatch.setattr(module, name, value)
+    faults = red_lines.gradient_faults(gradients(program_of("mix", HOME)), right)
+    assert {fault.split(".")[1].split("[")[0] for fault in faults} == set(parts.split())
+
+
 def by_its_own_device(advantage):
     """Advantages standardised on each device by itself."""
     mean = advantage.mean((1, 2), keepdims=True)
@@ -91,7 +153,7 @@ def by_the_mean_of_deviations(advantage):
     [
         {"standardised": by_its_own_device},
         {"standardised": by_the_mean_of_deviations},
-        {"mesh": SimpleNamespace(**{**vars(mesh), "global_ids": by_device})},
+        {"mesh": faulty_mesh(global_ids=by_device)},
     ],
     ids=["local statistics", "mean of means", "rows permuted by device"],
 )

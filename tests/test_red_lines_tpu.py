@@ -1,7 +1,7 @@
-"""Every algorithm compiled for a TPU: updated in place, no host transfers, no sums in bfloat16.
+"""Every algorithm compiled for TPU slices: updated in place, no host transfers, known collectives.
 
-Run as a script, this file compiles all of them for a v4-8 with libtpu (no TPU needed) and prints
-the results as one line of JSON.
+Run as a script, this file compiles the programs of `PROGRAMS` with libtpu (no TPU needed) and
+prints the results as one line of JSON. Their ledgers are compared with tests/golden/tpu.json.
 """
 
 import dataclasses
@@ -15,46 +15,129 @@ import jax
 import pytest
 
 from dtc.commands import collectives, fit
+from dtc.core import mesh
 from dtc.host.program import Program
 from tests import red_lines
-from tests.guests import config_of, registered
+from tests.abstract import scaled
+from tests.guests import registered
 from tests.toys import TOYS
 
-ROOT = Path(__file__).parents[1]
-GUESTS = ("mix", "ppo", *TOYS)
+pytestmark = [pytest.mark.slow, pytest.mark.tpu_aot, pytest.mark.redlines]
+
+ROOT, FILE = Path(__file__).parents[1], "tpu.json"
+PROGRAMS = {  # (guest, slice) -> mesh; every device has equally much
+    **{(guest, "v4-8"): (2, 2) for guest in ("mix", "ppo", *TOYS)},
+    **{(guest, "v4-32"): (8, 2) for guest in ("mix", "ppo")},
+}
+TWO_SLICES = "ppo", (4, 2)  # a guest and its mesh over two slices v4-8
 
 
-def figures(guest):
-    """Results of compiling a train step for four devices, with the ensemble split over two."""
-    cfg = dataclasses.replace(config_of(guest, (2, 2)), slice="v4-8")
+def compiled(guest, shape, grid_of, name=""):
+    """The compiled train call, its program and the shapes of its carrier."""
     with registered():
-        program = Program(cfg, fit.slice_mesh(cfg))
+        cfg = dataclasses.replace(scaled(guest, shape), slice=name)
+        program = Program(cfg, grid_of(cfg))
     shapes = program.shapes()
     step = program.train.lower(shapes, jax.ShapeDtypeStruct((), "int32")).compile()
+    return step, program, shapes
+
+
+def figures(guest, name):
+    """Results of compiling a train call for a slice."""
+    step, program, shapes = compiled(guest, PROGRAMS[guest, name], fit.slice_mesh, name)
     ledger = collectives.collectives(step.as_text(), program.mesh)
     return {
         "kind": program.mesh.devices.flat[0].device_kind,
-        "rounded": sorted({c.kind for c in ledger if "bf16" in c.dtype and "reduce" in c.kind}),
         "faults": red_lines.transfer_faults(step) + red_lines.aliasing_faults(step, shapes),
+        "ledger": {
+            f"{c.kind} {'+'.join(c.axes)} {c.dtype} per {c.per}": (
+                f"{c.num_ops} operations, {c.num_bytes} bytes"
+            )
+            for c in ledger
+        },
     }
 
 
-@pytest.mark.slow
-@pytest.mark.tpu_aot
-@pytest.mark.redlines
-def test_every_algorithm_compiles_in_place_for_a_v4_8():
+def on_two_slices():
+    """Results of compiling for two slices, whose sums XLA makes in two stages.
+
+    The text of the compiled program is that of one slice.
+    """
+    from jax.experimental import topologies
+
+    both = topologies.get_topology_desc(
+        "v4:2x2x1", "tpu", chip_config_name="megacore", num_slices=2
+    )
+    step, program, shapes = compiled(
+        *TWO_SLICES, lambda cfg: mesh.make_mesh(cfg.mesh.data, cfg.mesh.ensemble, both.devices)
+    )
+    return {
+        "slices": [[device.slice_index for device in row] for row in program.mesh.devices],
+        "faults": red_lines.aliasing_faults(step, shapes),
+    }
+
+
+@pytest.fixture(scope="module")
+def found():
+    """The results of all programs, compiled in a process of their own."""
     if not fit.has_libtpu():
         pytest.skip("libtpu is not installed; use pip install -e '.[tpu]'.")
     env = os.environ | fit.WITHOUT_TPU | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}
     run = subprocess.run(
-        [sys.executable, __file__], env=env, capture_output=True, text=True, timeout=600
+        [sys.executable, __file__], env=env, capture_output=True, text=True, timeout=1200
     )
     assert run.returncode == 0, run.stderr[-2000:]
-    found = json.loads(run.stdout.splitlines()[-1])
-    assert found.keys() == set(GUESTS)
-    for guest in GUESTS:
-        assert found[guest] == {"kind": "TPU v4", "rounded": [], "faults": []}, guest
+    return json.loads(run.stdout.splitlines()[-1])
+
+
+def key_of(guest, name):
+    """The name of a program in the results and in the golden file."""
+    return f"{guest} {name} {'x'.join(map(str, PROGRAMS[guest, name]))}"
+
+
+EACH = pytest.mark.parametrize(("guest", "name"), PROGRAMS)
+WITH_GOLDEN = pytest.mark.parametrize(("guest", "name"), [x for x in PROGRAMS if x[0] not in TOYS])
+
+
+@EACH
+def test_a_train_call_compiles_in_place_and_moves_nothing_to_the_host(found, guest, name):
+    one = found[key_of(guest, name)]
+    assert (one["kind"], one["faults"]) == ("TPU v4", [])
+
+
+@WITH_GOLDEN
+def test_the_collectives_on_a_tpu_are_those_of_the_golden_file(found, guest, name):
+    key = key_of(guest, name)
+    ledger = found[key]["ledger"]
+    if os.environ.get("UPDATE_GOLDEN") == "1":
+        red_lines.write_golden(key, ledger, FILE)
+    faults = red_lines.ledger_faults(ledger, red_lines.read_golden(FILE).get(key, {}))
+    assert faults == [], (
+        f"The collectives of {key} have changed. If that is intended and the bytes are those that "
+        f"the change must send, run `{red_lines.TO_UPDATE}`."
+    )
+
+
+@EACH
+def test_sums_across_devices_are_of_32_bits(found, guest, name):
+    sums = [line for line in found[key_of(guest, name)]["ledger"] if "reduce" in line]
+    assert sums and all({"f32", "s32", "u32"} & set(line.split()) for line in sums)
+
+
+def test_a_device_of_a_larger_slice_exchanges_as_much(found):
+    for guest in ("mix", "ppo"):
+        bytes_of = [
+            {line: x.split(", ")[1] for line, x in found[key_of(guest, name)]["ledger"].items()}
+            for name in ("v4-8", "v4-32")
+        ]
+        assert bytes_of[0] == bytes_of[1]
+
+
+def test_two_slices_extend_the_axis_data_and_members_stay_within_one(found):
+    slices = [[0, 0], [0, 0], [1, 1], [1, 1]]
+    assert found["two slices"] == {"slices": slices, "faults": []}
 
 
 if __name__ == "__main__":
-    print(json.dumps({guest: figures(guest) for guest in GUESTS}))
+    results = {key_of(guest, name): figures(guest, name) for guest, name in PROGRAMS}
+    print(json.dumps(results | {"two slices": on_two_slices()}))
