@@ -238,6 +238,15 @@ def test_the_egocentric_encoding_is_one_hot_and_scaled():
 # The scripted policy.
 
 
+def test_the_shifts_of_a_tpu_cut_out_the_same_view_at_every_position():
+    side = feeder.SIZE + feeder.VIEW - 1
+    padded = jax.random.randint(jax.random.key(0), (side, side), 0, 10).astype(jnp.uint8)
+    positions = jnp.stack(jnp.meshgrid(*2 * [jnp.arange(feeder.SIZE)]), -1).reshape(-1, 2)
+    cut = jax.vmap(feeder.cut_out, (None, 0))(padded, positions)
+    shifted = jax.vmap(feeder.shift_out, (None, 0))(padded, positions)
+    np.testing.assert_array_equal(cut, shifted)
+
+
 def test_the_scripted_policy_sees_no_further_than_its_view():
     rng = np.random.default_rng(0)
     state = jax.tree.map(lambda x: jnp.asarray(x[:256]), fresh())
