@@ -227,7 +227,7 @@ def test_a_signal_to_one_host_stops_all_at_the_same_update_and_saves(tmp_path):
         time.sleep(0.1)
     started[1].send_signal(signal.SIGTERM)
     outputs = [process.communicate(timeout=600)[0] for process in started]
-    assert {process.returncode for process in started} <= {0, 75}, outputs
+    assert {process.returncode for process in started} == {75}, outputs
     assert "Another process was told to stop" in outputs[0] and outputs[1] == ""
     last = json.loads(metrics.read_text().splitlines()[-1])["update"]
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == [str(last)], outputs
