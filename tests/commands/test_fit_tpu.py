@@ -35,12 +35,14 @@ SMALL = {
 }
 LEDGER = {  # mesh -> (axes, dtype, once per) of all that may cross devices
     (4, 1): [
-        (DATA, "f32", "iteration"),  # what was collected
+        (DATA, "f32", "iteration"),  # returns that were collected
+        (DATA, "s32", "iteration"),  # counts of what was collected
         (DATA, "f32", "update"),  # gradients, scalars
         (DATA, "s32", "update"),  # counts of returns for the percentiles
     ],
     (4, 2): [
         (BOTH, "f32", "iteration"),
+        (BOTH, "s32", "iteration"),
         (BOTH, "f32", "update"),  # gradients of trunk and behaviour, scalars
         (BOTH, "s32", "update"),  # counts of returns for the percentiles
         (DATA, "f32", "update"),  # the members' gradients

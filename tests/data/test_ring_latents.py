@@ -60,8 +60,8 @@ def test_writing_back_refreshes_what_all_latents_would_have_there(every):
         jnp.asarray(rng.integers(0, 99, (length, num, 2)), jnp.uint8),
     )
     index = SampleIndex(jnp.arange(num), jnp.array([1, 1, 0, 1]), jnp.array([8, 0, 8, 8]))
-    whole = WRITE(FILL(slots, N, slots, LAYOUT), index, latents)
-    thin = WRITE(thinned(slots, every, slots), index, latents)
+    whole = WRITE(FILL(slots, N, slots, LAYOUT), ring.Written(index, latents))
+    thin = WRITE(thinned(slots, every, slots), ring.Written(index, latents))
     assert_same_bits(thin.latents, whole.latents[::every])
 
 
@@ -79,7 +79,7 @@ def test_a_mesh_samples_and_writes_the_same_as_one_device():
         stored = fill(M + R, num_envs, M, layout)
         rows, context, index = ring.sample(stored, *keys_and_ids(5, WIDE), WIDE)
         latents = latents_at(rows.obs["time"][1:, :, 0], 100 + rows.obs["env"][1:])
-        return rows, context, ring.write_back(stored, index, latents)
+        return rows, context, ring.write_back(stored, ring.Written(index, latents))
 
     num_local = WIDE_ENVS // grid.size
     step = jax.shard_map(
