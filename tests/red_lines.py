@@ -78,7 +78,7 @@ def part_faults(found, reference) -> list[str]:
 # A run's metrics equal those of one device.
 
 UPDATES = 50  # of a run
-NOTHING = 1e-6  # absolute tolerance, for losses in which terms of size 1 cancel
+NOTHING = 1e-5  # absolute tolerance, for metrics in which terms of size 1 cancel
 
 
 class Run(NamedTuple):

@@ -12,14 +12,18 @@ TINY = ROOT / "tests" / "faults" / "tiny.py"
 ENDLESS = 10**9  # updates
 
 
-def start(workdir, *args, config=TINY, env=None, **popen):
-    """A run in a process of its own, on one simulated device; all output in `workdir`.log."""
-    command = [sys.executable, str(ROOT / "launch/main.py"), f"--workdir={workdir}", *args]
+def start(workdir, *args, config=TINY, env=None, is_relative=False, **popen):
+    """A run in a process of its own, on one simulated device; all output in `workdir`.log.
+
+    With `is_relative` its flag names the last part of `workdir` alone, and it starts in the others.
+    """
+    home, name = (workdir.parent, workdir.name) if is_relative else (ROOT, workdir)
+    command = [sys.executable, str(ROOT / "launch/main.py"), f"--workdir={name}", *args]
     command += [f"--config={config}"] if config else []
     whole = os.environ | {"JAX_PLATFORMS": "cpu"} | (env or {})
     with Path(f"{workdir}.log").open("a") as log:
         pipes = {"stdout": log, "stderr": subprocess.STDOUT}
-        return subprocess.Popen(command, cwd=ROOT, env=whole, **(pipes | popen))
+        return subprocess.Popen(command, cwd=home, env=whole, **(pipes | popen))
 
 
 def output(workdir):

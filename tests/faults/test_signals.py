@@ -85,18 +85,21 @@ def test_a_signal_while_it_compiles_ends_it_at_once_and_it_can_start_again(tmp_p
     finish(finished, run, status=2)
 
 
-def start_two(*workdirs):
+def start_two(*workdirs, **how):
     """Two processes of one device each; the flags but for their number."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
     flags = ["--devices=2", "--num_processes=2", f"--coordinator={address}", f"--updates={ENDLESS}"]
-    return [start(run, *flags, f"--process_id={i}") for i, run in enumerate(workdirs)]
+    return [start(run, *flags, f"--process_id={i}", **how) for i, run in enumerate(workdirs)]
 
 
 def test_a_disk_that_hosts_do_not_share_is_refused(tmp_path):
-    here, there = tmp_path / "here", tmp_path / "there"
-    for process, run in zip(start_two(here, there), (here, there), strict=True):
+    here, there = (tmp_path / host / "run" for host in "ab")
+    here.parent.mkdir()
+    there.parent.mkdir()
+    both = start_two(here, there, is_relative=True)
+    for process, run in zip(both, (here, there), strict=True):
         finish(process, run, status=2)
         assert "process 1 does not see what process 0 writes" in output(run)
 
