@@ -43,9 +43,10 @@ def with_ppo(env: str, steps: int) -> tuple[str, ...]:
 
 
 def label_of(ablation: str) -> str:
-    """`ours` for no flags, or the settings of an ablation: members=0,mode=task."""
+    """`ours`, or the settings of an ablation, as a folder is named: members=0,mode=task."""
     settings = [flag.partition("=") for flag in ablation.split()]
-    return ",".join(f"{name.split('.')[-1]}={value}" for name, _, value in settings) or "ours"
+    label = ",".join(f"{name.split('.')[-1]}={value}" for name, _, value in settings)
+    return label.replace("/", "-") or "ours"
 
 
 NO_MEMBERS = "--config.ensemble.members=0 --config.behaviour.mode=task"
