@@ -33,22 +33,28 @@ Figures = dict[str, Any]
 SCALED = ("env.num_envs", "replay.batch", "dream.starts")  # in proportion to the devices
 
 
-def main(argv: Sequence[str]) -> int:
-    """Compiles; returns the exit status, 2 after a one-sentence error."""
+def parser_of(name: str, about: str | None, slices: str) -> argparse.ArgumentParser:
+    """The parser of a command that compiles for slices; `slices` is the help of that flag."""
     parser = argparse.ArgumentParser(
-        "dtc fit",
-        description=__doc__,
+        name,
+        description=about,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog="Other flags as in dtc train: --config=, --config.A.B=, --mesh=.",
         allow_abbrev=False,
     )
-    parser.add_argument("--slices", default="", help="these slices, with commas: a line for each")
+    parser.add_argument("--slices", default="", help=slices)
     parser.add_argument(
         "--strong", action="store_true", help="--slices keeps the sizes as they are"
     )
-    parser.add_argument("--largest", action="store_true", help="the largest replay and batch")
     parser.add_argument("--fresh", action="store_true", help="compile although it was done before")
-    parser.add_argument("--json", type=Path, help="also write the results to this file")
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    return parser
+
+
+def main(argv: Sequence[str]) -> int:
+    """Compiles; returns the exit status, 2 after a one-sentence error."""
+    parser = parser_of("dtc fit", __doc__, "these slices, with commas: a line for each")
+    parser.add_argument("--largest", action="store_true", help="the largest replay and batch")
     args, rest = parser.parse_known_args(argv)
     try:
         figures = _run(args, command.parse(["dtc fit", *rest]))

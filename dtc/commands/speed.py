@@ -50,26 +50,14 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        "dtc speed",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="Other flags as in dtc train: --config=, --config.A.B=, --mesh=.",
-        allow_abbrev=False,
-    )
-    parser.add_argument("--slices", default="", help="slices with commas: the scaling curve")
-    parser.add_argument(
-        "--strong", action="store_true", help="--slices keeps the sizes as they are"
-    )
+    parser = fit.parser_of("dtc speed", __doc__, "slices with commas: the scaling curve")
     parser.add_argument("--splits", action="store_true", help="every (data, ensemble) of the slice")
     parser.add_argument("--quick", action="store_true", help="the lower end alone, in seconds")
     parser.add_argument("--chip", default="", help=f"one of {', '.join(CHIPS)}, without a slice")
     parser.add_argument("--here", action="store_true", help="compare with the clock, on this CPU")
-    parser.add_argument("--fresh", action="store_true", help="compile although it was done before")
     parser.add_argument("--ops", type=int, default=0, help="name so many of the dearest operations")
     parser.add_argument("--note", action="store_true", help="write it into the config's docstring")
     parser.add_argument("--png", type=Path, default=Path("scaling.png"), help="the curve's file")
-    parser.add_argument("--json", type=Path, help="also write the figures to this file")
     return parser
 
 
