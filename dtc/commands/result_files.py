@@ -4,7 +4,6 @@ They are small and meant to be committed: `docs/results` holds those that README
 which figures were measured, when, at which commit, and the hash of the code that measured them.
 """
 
-import hashlib
 import json
 import math
 import subprocess
@@ -15,6 +14,7 @@ from typing import Any, NamedTuple
 import dtc
 from dtc.commands.measures import Figures
 from dtc.config.settings import ConfigError
+from dtc.host.code import code_hash as hash_of
 
 ROOT = Path(dtc.__file__).parents[1]
 FOLDERS = ("dtc", "configs")  # the code of a run
@@ -77,13 +77,8 @@ def record(store: Store, of: Seed, measured: Path) -> None:
 
 
 def code_hash(root: Path = ROOT) -> str:
-    """16 hex digits over path and bytes of every .py file in FOLDERS."""
-    digest = hashlib.sha256()
-    paths = [path for folder in FOLDERS for path in (root / folder).rglob("*.py")]
-    for name, path in sorted((path.relative_to(root).as_posix(), path) for path in paths):
-        for part in (name.encode(), path.read_bytes()):
-            digest.update(len(part).to_bytes(8, "big") + part)
-    return digest.hexdigest()[:16]
+    """The hash of the code of a run."""
+    return hash_of(root, FOLDERS)
 
 
 def commit(root: Path = ROOT) -> str | None:

@@ -4,7 +4,6 @@ They speak through the key-value store of JAX's coordination service, on process
 would wait for the train call in flight, and it could hang if the processes run different programs.
 """
 
-import hashlib
 import importlib.metadata
 import json
 import os
@@ -19,6 +18,7 @@ from jax._src import distributed  # JAX has no public name for the store
 import dtc
 from dtc.config import settings as config
 from dtc.config.settings import Config, ConfigError
+from dtc.host.code import code_hash
 
 PACKAGES = ("jax", "jaxlib", "libtpu", "numpy", "flax", "optax", "orbax-checkpoint")
 OWN = ("JAX_PROCESS_ID", "JAX_LOCAL_DEVICE_IDS", "JAX_COORDINATOR_BIND_ADDRESS")  # may differ
@@ -44,20 +44,12 @@ def record(cfg: Config, workdir: Path, resume: bool) -> Record:
     return settings | {
         "--workdir": str(workdir),
         "--resume": resume,
-        "code of dtc": code_digest(Path(dtc.__file__).parent),
+        "code of dtc": code_hash(Path(dtc.__file__).parents[1], ["dtc"]),
         "Python": platform.python_version(),
         "devices of a process": f"{len(local)} x {local[0].device_kind}",
         **{name: _version(name) for name in PACKAGES},
         **{name: os.environ.get(name, "") for name in _variables()},
     }
-
-
-def code_digest(folder: Path) -> str:
-    """The first digits of SHA-256 over the names and texts of a package's modules."""
-    digest = hashlib.sha256()
-    for path in sorted(folder.rglob("*.py")):
-        digest.update(f"{path.relative_to(folder)}\n".encode() + path.read_bytes())
-    return digest.hexdigest()[:12]
 
 
 def _version(package: str) -> str:
