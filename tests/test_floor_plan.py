@@ -19,7 +19,9 @@ FLOORS = [  # from the ground up; folders of one line are siblings
     "commands",
 ]
 FLOOR = {name: floor for floor, names in enumerate(FLOORS) for name in names.split()}
-FLOORLESS = {"wrappers": "envs"}  # rooms that nothing imports, and what they stand above
+FLOORLESS = {
+    "wrappers": "envs"
+}  # folders that no other imports, and the highest floor they may import
 HOST = ("host", "launchers", "commands")  # flags, files, clocks: nothing in there is traced
 
 

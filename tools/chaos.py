@@ -1,13 +1,12 @@
-"""Breaks runs at random and says what survived: `python tools/chaos.py --minutes=20`.
+"""Injects random faults into runs and reports what was lost: `python tools/chaos.py --minutes=20`.
 
     --minutes=N   how long (default 20)     --seed=N   of the faults (default 0)
     --workdir=DIR  where (default: a temporary directory; kept if something was lost)
 
 Each round plants one fault into a small run: a kill, a signal, flipped bits, damaged, copied,
-swapped steps, a full disk, a second process, another number of devices. After it
-the run goes on with --resume. Losses that differ from those of a run that nothing happened to, lost
-or doubled records, tracebacks and wrong exit statuses count as lost. The exit status is 1 if
-anything was lost.
+swapped steps, a full disk, a second process, another number of devices. Then the run continues
+with --resume. Losses that differ from those of an undisturbed run, missing or doubled records,
+tracebacks and wrong exit statuses count as lost. The exit status is 1 if anything was lost.
 """
 
 import argparse

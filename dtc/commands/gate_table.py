@@ -43,7 +43,7 @@ def with_ppo(env: str, steps: int) -> tuple[str, ...]:
 
 
 def label_of(ablation: str) -> str:
-    """`ours`, or the settings of an ablation, as a folder is named: members=0,mode=task."""
+    """The name of an ablation, also of its folder: members=0,mode=task; `ours` for none."""
     settings = [flag.partition("=") for flag in ablation.split()]
     label = ",".join(f"{name.split('.')[-1]}={value}" for name, _, value in settings)
     return label.replace("/", "-") or "ours"

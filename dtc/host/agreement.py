@@ -165,7 +165,7 @@ class Calls:
         return Wish(signal, bool(saves), limit)
 
     def _announce(self, call: int, mine: Wish) -> None:
-        """What process 0 makes known about a call. A save that is on its way is not due again."""
+        """Process 0 announces a call; a save that it has announced is not announced again."""
         assert self.store is not None
         saves = mine.saves and call > self.saved + self.LEAD
         if saves:

@@ -1,8 +1,8 @@
 """The filter of a run's output: `python chatter.py FILE`, a process of its own.
 
-Lines that compiled libraries print about their own affairs go to FILE, all others to stderr. It
-imports no package, so that it starts in milliseconds, and it outlives a run that is killed or
-aborts, so that no last words are lost.
+Status lines of compiled libraries go to FILE, all others to stderr. It imports no package, so that
+it starts in milliseconds, and it outlives a run that is killed or aborts, so that the run's last
+lines are kept.
 """
 
 import contextlib

@@ -29,7 +29,7 @@ from dtc.envs.hack.rules import Gains, Game
 
 
 class HackState(NamedTuple):
-    """One game, and when it is."""
+    """One game and its number of steps."""
 
     game: Game
     step_count: Array  # [] int32
