@@ -19,9 +19,7 @@ FLOORS = [  # from the ground up; folders of one line are siblings
     "commands",
 ]
 FLOOR = {name: floor for floor, names in enumerate(FLOORS) for name in names.split()}
-FLOORLESS = {
-    "wrappers": "envs"
-}  # folders that no other imports, and the highest floor they may import
+FLOORLESS = {"wrappers": "envs"}  # folder -> highest floor it imports; nothing imports it
 HOST = ("host", "launchers", "commands")  # flags, files, clocks: nothing in there is traced
 
 
