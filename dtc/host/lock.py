@@ -18,6 +18,7 @@ from dtc.config.errors import ConfigError
 
 NAME = "lock.json"
 BEAT, SILENCE = 10, 60  # seconds between refreshes; without one, a lock elsewhere is stale
+PATIENCE = 0.5  # seconds; another process may just be checking
 NO_FLOCK = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)
 
 
@@ -63,7 +64,7 @@ class Lock:
         except OSError:
             return
         try:
-            if not self._is_free(file):
+            if not self._is_free(file, fcntl.LOCK_SH):
                 raise ConfigError(self._refusal(_owner(file)))
         finally:
             os.close(file)
@@ -76,13 +77,13 @@ class Lock:
             os.close(self.file)
             self.file = None
 
-    def _is_free(self, file: int) -> bool:
+    def _is_free(self, file: int, kind: int = fcntl.LOCK_EX) -> bool:
         """Takes `flock`; False if a live process holds the lock, here or elsewhere."""
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno not in NO_FLOCK:
+        end = time.monotonic() + PATIENCE
+        while not _flock(file, kind):
+            if time.monotonic() > end:
                 return False
+            time.sleep(0.02)
         owner = _owner(file)
         is_elsewhere = bool(owner) and owner.get("boot") != boot()
         return not (is_elsewhere and self._age(file) < SILENCE)
@@ -109,6 +110,15 @@ class Lock:
         who = f"process {owner.get('pid', '?')} on {owner.get('host', '?')}"
         since = f", which started {owner['started']}" if "started" in owner else ""
         return f"--workdir={self.workdir} is in use by {who}{since}. Wait for it or end it first."
+
+
+def _flock(file: int, kind: int) -> bool:
+    """Takes `flock` of this kind; False if that of another process is in the way."""
+    try:
+        fcntl.flock(file, kind | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno in NO_FLOCK
+    return True
 
 
 def _owner(file: int) -> dict[str, Any]:

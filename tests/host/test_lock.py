@@ -1,9 +1,11 @@
 """The lock of a run directory: one live owner, stale ones are recognised."""
 
+import fcntl
 import json
 import os
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -71,6 +73,17 @@ def test_a_lock_of_another_machine_is_stale_after_a_silence(tmp_path, silent, is
 
 def test_half_a_lock_file_is_nobodys(tmp_path):
     (tmp_path / lock.NAME).write_text('{"host": "x", "pi')
+    mine = Lock(tmp_path)
+    mine.take()
+    mine.release()
+
+
+def test_processes_that_check_at_once_refuse_nobody(tmp_path):
+    (tmp_path / lock.NAME).touch()
+    other = os.open(tmp_path / lock.NAME, os.O_RDWR)  # flock tells two open files apart
+    fcntl.flock(other, fcntl.LOCK_SH)
+    Lock(tmp_path).check()
+    threading.Timer(0.1, os.close, [other]).start()
     mine = Lock(tmp_path)
     mine.take()
     mine.release()
