@@ -87,19 +87,19 @@ def _forward(step: Step, params: PyTree, carry: PyTree, xs: PyTree) -> tuple[Any
 
     results, pull, inputs = jax.vjp(run, others, carry, xs, probes, has_aux=True)
 
-    def outputs(of_layers: PyTree) -> PyTree:
+    def pull_layers(own: PyTree, inputs: PyTree, of_outputs: PyTree) -> PyTree:
         return {
-            path: layer.apply({"params": of_layers[path]}, _merged(inputs[path]))
+            path: _transposed(layer, own[path], inputs[path], of_outputs[path])
             for path, layer in layers.items()
         }
 
-    return results, (pull, jax.vjp(outputs, of_layers)[1])
+    return results, (pull, jax.tree_util.Partial(pull_layers, of_layers, inputs))
 
 
 def _backward(step: Step, pulls: tuple, cotangents: PyTree) -> tuple[PyTree, PyTree, PyTree]:
     pull, pull_layers = pulls
     others, carry, xs, of_outputs = pull(cotangents)
-    (of_layers,) = pull_layers(jax.tree.map(_merged, of_outputs))
+    of_layers = pull_layers(of_outputs)
     grads = {(*path, name): x for path, own in of_layers.items() for name, x in own.items()}
     return unflatten_dict(others | grads), carry, xs
 
@@ -123,6 +123,11 @@ def _layers(
     return taps.layers, mesh.vary(zeros)
 
 
-def _merged(x: Array) -> Array:
-    """[T, B, ...] -> [T*B, ...]."""
-    return x.reshape(-1, *x.shape[2:])
+def _transposed(layer: nn.Module, params: PyTree, x: Array, of_output: Array) -> PyTree:
+    """The gradient of a layer's parameters from its inputs and outputs' gradients [T, B, ...].
+
+    A layer is linear in its parameters, which are read for their types alone.
+    """
+    x, of_output = (y.reshape(-1, *y.shape[2:]) for y in (x, of_output))
+    transpose = jax.linear_transpose(lambda p: layer.apply({"params": p}, x), params)
+    return transpose(of_output)[0]

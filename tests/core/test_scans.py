@@ -1,5 +1,7 @@
 """The scan with deferred gradients against `lax.scan` and plain reverse mode."""
 
+from functools import partial
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -8,7 +10,7 @@ import pytest
 from jax import lax
 from jax.extend.core import jaxprs_in_params
 
-from dtc.core import scans
+from dtc.core import mesh, scans
 from dtc.core.nets import BlockDense, Dense, NormAct, Precision
 
 T, B, D = 6, 5, 8
@@ -65,6 +67,25 @@ def test_results_and_gradients_are_those_of_plain_reverse_mode():
     assert jax.tree.structure(found) == jax.tree.structure(wanted)
     for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
         np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-5)
+
+
+def test_on_a_mesh_a_device_gets_the_gradient_of_its_own_share():
+    step, (params, h, (keep, x)) = problem(jnp.float32)
+    on, same, each = mesh.make_mesh(2, 1, jax.devices()[:2]), mesh.REPLICATED, mesh.SHARDED
+
+    def own(scan, params, h, keep, x):
+        _, (grads, *_) = gradients(scan, step, *mesh.vary((params, h, (keep, x))))
+        return jax.tree.map(lambda g: g[None], grads)
+
+    twice = [jnp.stack([a, 2 * a]).reshape(-1, *a.shape[1:]) for a in (h, keep, x)]
+    twice[1] = twice[1].astype(bool)
+    found, wanted = (
+        mesh.sharded(partial(own, scan), on, (same, each, each, each), each)(params, *shares)
+        for scan, shares in ((scans.scan, twice), (plain, twice))
+    )
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
+        np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-5)
+        assert not np.allclose(b[0], b[1])
 
 
 def kernels_added_in_loops(jaxpr, inside=False):
