@@ -6,7 +6,7 @@ from matplotlib.colors import to_rgb
 from PIL import Image
 
 from dtc.algorithms.curious.judging import OpenLoop
-from dtc.host.figures import curves, episode, film, heatmaps, style
+from dtc.host.figures import compare, curves, episode, film, heatmaps, style
 
 METRICS = [
     "curiosity/novelty",
@@ -176,3 +176,39 @@ def test_a_certain_cell_has_its_color_and_an_uncertain_one_a_mixture():
     assert len(np.unique(palette, axis=0)) == 4
     np.testing.assert_allclose(episode.to_rgb(np.eye(4), palette), palette)
     np.testing.assert_allclose(episode.to_rgb(np.full(4, 0.25), palette), palette.mean(0))
+
+
+def test_runs_that_differ_in_the_seed_alone_are_a_group_named_by_what_differs():
+    settings = {
+        "a": {"seed": 0, "name": "x", "ppo.lr": 0.1},
+        "b": {"seed": 1, "name": "x", "ppo.lr": 0.1},
+        "c": {"seed": 0, "name": "x", "ppo.lr": 0.2},
+        "d": {},
+    }
+    assert compare.by_seed({k: settings[k] for k in "ab"}) == {"x": ["a", "b"]}
+    assert compare.by_seed({k: settings[k] for k in "abc"}) == {
+        "ppo.lr=0.1": ["a", "b"],
+        "ppo.lr=0.2": ["c"],
+    }
+    assert sorted(map(tuple, compare.by_seed(settings).values())) == [("a", "b"), ("c",), ("d",)]
+
+
+def test_the_band_of_seeds_reaches_from_the_lowest_to_the_highest_where_all_have_values():
+    low = [{"env_steps": x, "r": 0.0} for x in (0, 10, 20)]
+    high = [{"env_steps": x, "r": float(x)} for x in (5, 15, 30)]
+    steps, values = compare.band([low, high, [{"env_steps": 3}]], "r")
+    np.testing.assert_array_equal(steps, [5, 10, 15, 20])
+    np.testing.assert_allclose(values, [[0, 0, 0, 0], [5, 10, 15, 20]])
+
+
+def test_a_group_is_one_line_with_a_band_beside_the_references(tmp_path):
+    runs = [[{"env_steps": x, "eval/return": x + s} for x in range(9)] for s in (0, 4)]
+    for runs_drawn, name in ((runs, "two"), (runs[:1], "one")):
+        path = tmp_path / f"{name}.png"
+        compare.compare(path, {"x": runs_drawn}, ["eval/return"], "title", {"random": 1.0})
+        assert count(path, style.BLUE) > 300
+    shade = 1 - 0.2 * (1 - np.array(to_rgb(style.BLUE)))
+    assert count(tmp_path / "two.png", shade) > 3000 > count(tmp_path / "one.png", shade)
+    last = {"eval/random": 2.0, "eval/scripted": 8.0}
+    found = compare.references([[{"a": 1}, last], [last | {"eval/random": 4.0}], []])
+    assert found == {"random": 3.0, "scripted": 8.0}
