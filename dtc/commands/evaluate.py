@@ -26,7 +26,8 @@ def main(argv: Sequence[str]) -> int:
     """Evaluates; returns the exit status, 2 after a one-sentence error."""
     args = _parser().parse_args(argv)
     try:
-        cfg, _ = devices.start(saved.settings(args.workdir), args.devices, Processes())
+        wanted = saved.settings(args.workdir, args.trust_env)
+        cfg, _ = devices.start(wanted, args.devices, Processes())
         result = evaluate(cfg, args.workdir, args.episodes, args.gif, args.gif_episodes)
     except ConfigError as error:
         print(error, file=sys.stderr)
@@ -45,6 +46,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--devices", type=int, default=0, help="as in dtc train")
     parser.add_argument("--gif", type=Path, help="the GIF (default WORKDIR/figures/episodes.gif)")
     parser.add_argument("--gif-episodes", type=int, default=2, help="episodes shown (default 2)")
+    parser.add_argument("--trust-env", action="store_true", help="run the run's own environment")
     parser.add_argument("--json", type=Path, help="also write the results to this file")
     return parser
 

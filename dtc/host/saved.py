@@ -18,13 +18,19 @@ class Saved(NamedTuple):
     update: int
 
 
-def settings(workdir: Path) -> Config:
+def settings(workdir: Path, trust_env: bool = False) -> Config:
     """The settings of a run, with mesh and slice reset to fit the devices of this machine.
 
+    Args:
+      trust_env: allow an environment outside the package, whose code will be executed.
+
     Raises:
-      ConfigError: the directory holds no run, or one of another version of the code.
+      ConfigError: the directory holds no run, one of another version of the code, or one that
+        names code which is not trusted.
     """
-    return dataclasses.replace(recorded.settings(workdir), mesh=MeshConfig(), slice="")
+    cfg = recorded.settings(workdir)
+    recorded.check_code(workdir, cfg.env.name, trust_env)
+    return dataclasses.replace(cfg, mesh=MeshConfig(), slice="")
 
 
 def restore(workdir: Path, cfg: Config) -> Saved:
