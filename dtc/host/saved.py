@@ -16,6 +16,7 @@ class Saved(NamedTuple):
     program: Program
     carrier: Carrier
     update: int
+    env_steps: int
 
 
 def settings(workdir: Path, trust_env: bool = False) -> Config:
@@ -42,4 +43,5 @@ def restore(workdir: Path, cfg: Config) -> Saved:
     program = Program(cfg)
     reader = checkpoint.Checkpointer(workdir, cfg, is_writer=False)
     newest = reader.restore_latest(program.checkpoint_shapes())
-    return Saved(program, program.from_checkpoint(newest.carrier), newest.step)
+    steps = int(newest.meta.get("env_steps", 0))
+    return Saved(program, program.from_checkpoint(newest.carrier), newest.step, steps)

@@ -26,7 +26,7 @@ Tell = Callable[[str], None]
 
 FOLDER = "tracking"  # in the run directory: NAME.id of each tracker, and what it stores offline
 MOST = 100  # metrics or parameters in a call of MLflow
-PATIENCE = 30.0  # seconds for what is left to send at the end
+PATIENCE = 60.0  # seconds for what is left to send at the end
 WAITING = 10_000  # records
 
 
