@@ -5,9 +5,11 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+from dtc.commands import seeds
 from dtc.config.errors import ConfigError
-from dtc.host import cluster, command, logs, signals
+from dtc.host import cluster, command, logs, signals, trackers
 
 
 def main(argv: Sequence[str]) -> int:
@@ -17,12 +19,16 @@ def main(argv: Sequence[str]) -> int:
     """
     typed, stop = [started_as(), *argv], signals.Stop()
     try:
+        several = seeds.wanted(argv)
+        if several is not None and not command.help_text(argv):
+            return seeds.train(several, typed[0])
         stop.listen()
         text = command.help_text(argv)
         if text:
             print(text)
             return 0
         wanted = command.parse(typed, cluster.detect(os.environ))
+        track = trackers.check(wanted.track)
         logs.divert(wanted.workdir, wanted.processes.id)
         from dtc.host import devices  # imports JAX, which takes a second
 
@@ -30,8 +36,8 @@ def main(argv: Sequence[str]) -> int:
         stop.again()
         from dtc.host import loop  # imports the whole agent
 
-        init = wanted.init
-        return loop.run(cfg, wanted.workdir, wanted.resume, here, typed, init=init, stop=stop)
+        more: Any = {"init": wanted.init, "stop": stop, "track": track}
+        return loop.run(cfg, wanted.workdir, wanted.resume, here, typed, **more)
     except ConfigError as error:
         print(error, file=sys.stderr)
         return error.status

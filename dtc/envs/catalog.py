@@ -1,10 +1,15 @@
-"""The environments by name. Text after a slash is an argument: deepsea/20, gymnax/CartPole-v1."""
+"""The environments by name. Text after a slash is an argument: deepsea/20, gymnax/CartPole-v1.
+
+A name with a colon is code outside the package: package.module:function, /path/file.py:function.
+"""
 
 import difflib
 from collections.abc import Callable
 from typing import Any
 
+from dtc.config.own import split
 from dtc.core.types import Environment
+from dtc.envs import own
 from dtc.envs.adapters.gymnax import find as find_gymnax
 from dtc.envs.bandit import bandit
 from dtc.envs.chain import chain
@@ -41,6 +46,8 @@ def find(name: str) -> Maker:
     """
     if name in ENVIRONMENTS:
         return ENVIRONMENTS[name]
+    if elsewhere := split(name):
+        return own.find(name, elsewhere)
     kind, _, argument = name.partition("/")
     if kind in FAMILIES:
         try:
@@ -49,7 +56,9 @@ def find(name: str) -> Maker:
             raise ValueError(f"env.name={name}: {error}") from error
     close = difflib.get_close_matches(name, ENVIRONMENTS, 1)
     hint = f"; did you mean {close[0]}?" if close else "."
-    known = ", ".join([*ENVIRONMENTS, "hack/unmasked", "deepsea/SIZE", "gymnax/ID"])
+    known = ", ".join(
+        [*ENVIRONMENTS, "hack/unmasked", "deepsea/SIZE", "gymnax/ID", "FILE.py:FUNCTION"]
+    )
     raise ValueError(f"env.name={name} is not an environment{hint} Known: {known}.")
 
 

@@ -198,6 +198,21 @@ def init(root: Key, agent: Agent) -> Learner:
     )
 
 
+def for_acting(learner: Learner) -> Learner:
+    """The trunk, the moments of observations and the evaluated policies; None elsewhere."""
+    nothing: Any = None
+    return Learner(
+        params=Params(learner.params.trunk, members=nothing, behaviour={}),
+        normalizer=learner.normalizer,
+        opt=nothing,
+        slow={},
+        average=learner.average,
+        ranges={},
+        entropy={},
+        curiosity=nothing,
+    )
+
+
 def to_checkpoint(state: State, on_ensemble: int, agent: Agent) -> State:
     """The state without ghost members, so that checkpoints do not depend on the mesh."""
     return _map_members(state, partial(mesh.without_ghosts, num_members=agent.num_members))
