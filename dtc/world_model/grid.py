@@ -33,7 +33,7 @@ from dtc.core.numerics import accum
 from dtc.core.types import Array, EnvSpec
 from dtc.world_model import rssm
 from dtc.world_model.latent import Cells, Feature, split_classes
-from dtc.world_model.rssm import CODE_SCALE, Trunk
+from dtc.world_model.rssm import CODE_SCALE, MASK, Trunk
 
 Shapes = tuple[tuple[str, tuple[int, ...]], ...]  # (name, unbatched shape) of encoded leaves
 GRID = 3  # the rank of an encoded grid: [height, width, channels]
@@ -178,7 +178,7 @@ class GridEncoder(nn.Module):
     cfg: RSSMConfig
     precision: Precision
     grids: Shapes
-    others: Shapes
+    ranks: tuple[tuple[str, int], ...]  # of the other inputs
 
     @nn.compact
     def __call__(self, obs: Mapping[str, Array]) -> Array:
@@ -186,9 +186,8 @@ class GridEncoder(nn.Module):
         x = jnp.concatenate([accum(obs[name]) for name, _ in self.grids], -1)
         cells = MLP(1, c.depth, p)(x)
         tokens = [cells.reshape(*x.shape[:-GRID], -1)]
-        if self.others:
-            ranks = tuple((name, len(shape)) for name, shape in self.others)
-            tokens.append(Encoder(c.encoder_layers, c.units, c.depth, ranks, p)(obs))
+        if self.ranks:
+            tokens.append(Encoder(c.encoder_layers, c.units, c.depth, self.ranks, p)(obs))
         return jnp.concatenate(tokens, -1)
 
 
@@ -242,7 +241,10 @@ class GridTrunk(Trunk):
         assert cells is not None
         grids = tuple((name, shape) for name, shape in self.encoded if len(shape) == GRID)
         others = tuple((name, shape) for name, shape in self.encoded if len(shape) != GRID)
-        self.encoder = GridEncoder(c, p, grids, others)
+        ranks = tuple((name, len(shape)) for name, shape in others)
+        if self.has_action_mask:  # otherwise the codes learn too slowly which actions are allowed
+            ranks += ((MASK, 1),)
+        self.encoder = GridEncoder(c, p, grids, ranks)
         self.core = GridCore(c, p, cells)
         self.prior = GridPrior(c, p, cells)
         self.posterior = GridPosterior(c, p, cells)

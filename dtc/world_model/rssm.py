@@ -20,6 +20,7 @@ from jax import lax
 
 from dtc.config.sections import RSSMConfig
 from dtc.core import distributions as dist
+from dtc.core import normalizer
 from dtc.core.nets import (
     MLP,
     BlockDense,
@@ -31,6 +32,7 @@ from dtc.core.nets import (
     Precision,
     twohot_head,
 )
+from dtc.core.normalizer import Normalizer
 from dtc.core.numerics import accum
 from dtc.core.types import Array, EnvSpec, Latent, PyTree
 from dtc.world_model.latent import Cells, Feature, flat_stoch, one_hot, split_classes
@@ -39,6 +41,7 @@ from dtc.world_model.latent import Cells, Feature, flat_stoch, one_hot, split_cl
 # decoder learns to ignore them; with 4 they are almost a hash of the observation.
 CODE_SCALE = 4.0
 
+MASK = "action_mask"  # its name among the trunk's inputs
 HEAD_LAYERS = 1  # hidden layers of the reward, continue and mask heads
 
 
@@ -223,6 +226,8 @@ def make_trunk(cfg: RSSMConfig, spec: EnvSpec, precision: Precision) -> Trunk:
 def init(key: Array, trunk: Trunk) -> PyTree:
     """The trunk's parameters."""
     obs = {name: jnp.zeros((1, *shape)) for name, shape in trunk.encoded}
+    if trunk.has_action_mask:
+        obs[MASK] = jnp.zeros((1, trunk.num_actions))
     action = jnp.zeros((1, trunk.num_actions))
     stoch = jnp.zeros((1, trunk.cfg.groups * trunk.cfg.classes))
     return trunk.init(key, obs, action, stoch, method="everything")["params"]
@@ -334,6 +339,14 @@ def observe(
     dims["TB"] = first_TB.shape
     chex.assert_shape([deter, stoch], [dims["TBD"], dims["TBSC"]])
     return Observed(deter, stoch, ids, log_post, log_prior)
+
+
+def inputs(
+    moments: Normalizer, encoded: Mapping[str, Array], mask: Array | None
+) -> dict[str, Array]:
+    """What the trunk reads of encoded observations: vectors standardised, and the action mask."""
+    obs = normalizer.standardise(moments, encoded)
+    return obs if mask is None else {**obs, MASK: mask}
 
 
 def encode_batch(spec: EnvSpec, obs: Mapping[str, Array], num_batch_dims: int) -> dict[str, Array]:

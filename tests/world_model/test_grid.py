@@ -38,7 +38,7 @@ def normal(*shape):
 
 
 BOARD = np.eye(FEATURES, dtype=np.float32)[RNG.integers(FEATURES, size=(B, SIDE, SIDE))]
-VECTOR = normal(B, 5)
+VECTOR, MASK = normal(B, 5), RNG.random((B, 3)) < 0.5
 ACTION = np.eye(3, dtype=np.float32)[[0, 2]]
 STATE = normal(B, CFG.deter)
 CODES = np.eye(TRUNK.cfg.classes, dtype=np.float32)[RNG.integers(4, size=(B, TRUNK.cfg.groups))]
@@ -56,7 +56,7 @@ def latent(cells):
 def step(board=BOARD, cells=None, codes=CODES):
     """(next state of each cell, its log q) after an observation."""
     cells = np.zeros((B, CELLS.num, CFG.cell_units), np.float32) if cells is None else cells
-    tokens, action = apply("embed", {"board": board, "vector": VECTOR}, ACTION)
+    tokens, action = apply("embed", {"board": board, "vector": VECTOR, "action_mask": MASK}, ACTION)
     deter, log_q = apply("observe_step", latent(cells), codes.reshape(B, -1), action, tokens)
     return np.asarray(CELLS.split_deter(deter)[0]), np.asarray(log_q[:, : CELLS.num])
 
@@ -95,7 +95,7 @@ def test_a_code_reaches_the_neighbours_in_one_step():
     params = jax.tree.map(jnp.asarray, PARAMS)
     silent = {"to_cells": jax.tree.map(jnp.zeros_like, params["core"]["to_cells"])}
     params = {**params, "core": {**params["core"], **silent}}  # the state of no cell says nothing
-    action = apply("embed", {"board": BOARD, "vector": VECTOR}, ACTION)[1]
+    action = apply("embed", {"board": BOARD, "vector": VECTOR, "action_mask": MASK}, ACTION)[1]
     cells = normal(B, CELLS.num, CFG.cell_units)
 
     def after(codes):
@@ -134,7 +134,7 @@ def test_the_losses_have_a_term_for_each_leaf_and_reach_every_parameter():
     sequence, rows = small_trunk.SEQUENCE, small_trunk.ROWS
     T, groups = small_trunk.T, TRUNK.cfg.groups
     boards = np.eye(FEATURES, dtype=np.float32)[RNG.integers(FEATURES, size=(T, B, SIDE, SIDE))]
-    obs = {"board": boards, "vector": normal(T, B, 5)}
+    obs = {"board": boards, "vector": normal(T, B, 5), "action_mask": rows.action_mask}
     context = small_trunk.Latent(normal(B, TRUNK.cfg.deter), np.zeros((B, groups), np.uint8))
     uniform = RNG.random((T, B, groups)).astype(np.float32)
 
