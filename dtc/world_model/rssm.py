@@ -20,7 +20,7 @@ from jax import lax
 
 from dtc.config.sections import RSSMConfig
 from dtc.core import distributions as dist
-from dtc.core import normalizer
+from dtc.core import normalizer, scans
 from dtc.core.nets import (
     MLP,
     BlockDense,
@@ -307,7 +307,9 @@ def observe(
         {"params": params}, obs, jnp.where(keep_TB1, action_TBA, 0.0), method="embed"
     )
 
-    def step(carry: tuple[Array, Array], x: tuple) -> tuple[tuple[Array, Array], tuple]:
+    def step(
+        params: PyTree, carry: tuple[Array, Array], x: tuple
+    ) -> tuple[tuple[Array, Array], tuple]:
         deter, stoch = carry
         tokens, action, keep, uniform = x
         deter, log_post = trunk.apply(
@@ -331,8 +333,8 @@ def observe(
     wide = jnp.promote_types(jnp.float32, trunk.precision.param)
     stoch_BF = flat_stoch(one_hot(context.ids, cfg, wide))
     carry = (context.deter.astype(wide), stoch_BF)
-    _, (deter, stoch, ids, log_post) = lax.scan(
-        step, carry, (tokens_TBF, embedded_TBF, keep_TB1, uniform_TBS)
+    _, (deter, stoch, ids, log_post) = scans.scan(
+        step, params, carry, (tokens_TBF, embedded_TBF, keep_TB1, uniform_TBS)
     )
     log_prior = trunk.apply({"params": params}, deter, method="log_prior")
     dims = chex.Dimensions(D=cfg.deter, S=cfg.groups, C=cfg.classes)
