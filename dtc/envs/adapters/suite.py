@@ -174,7 +174,8 @@ def environment(name: str, game: Game) -> Environment:
     def advance(
         key: Array, state: SuiteState, action: Array, params: PyTree
     ) -> tuple[SuiteState, TimeStep]:
-        inner, shown = game.advance(key, state.game, action, params)
+        copied = jax.tree.map(lambda x: x, state.game)  # some steps write into the dicts of a state
+        inner, shown = game.advance(key, copied, action, params)
         count = state.step_count + 1
         return SuiteState(_as_before(inner, state.game), count), timestep(shown, count)
 
