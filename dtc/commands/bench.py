@@ -5,6 +5,7 @@ dtc bench env --json=rates.json    the same, with every repeat written to a file
 dtc bench train                    time of an update of configs/dreamerv3.py and of its parts
 dtc bench train --config=configs/local.py --horizons    time of an update at each dream horizon
 dtc bench ppo                      env_steps/s of PPO in training, with --purejaxrl beside theirs
+dtc bench reliability              what the guard, checkpoints, a restart and SIGTERM cost
 """
 
 import argparse
@@ -20,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from dtc.commands import bench_ppo, bench_train
+from dtc.commands import bench_ppo, bench_reliability, bench_train
 from dtc.core import mesh
 from dtc.core.keys import mesh_key, mesh_keys
 from dtc.core.types import Array, Environment, Key, Purpose, PyTree
@@ -33,7 +34,8 @@ def main(argv: Sequence[str]) -> int:
     """Runs a subcommand, which prints a table; returns the exit status."""
     parser = argparse.ArgumentParser("dtc bench", description=(__doc__ or "").splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
-    for add in (add_env, bench_train.add_train, bench_ppo.add_ppo):
+    others = (bench_train.add_train, bench_ppo.add_ppo, bench_reliability.add_reliability)
+    for add in (add_env, *others):
         command = add(commands)
         command.add_argument("--json", type=Path, help="also write the results to this file")
     args, rest = parser.parse_known_args(argv)

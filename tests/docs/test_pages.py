@@ -100,7 +100,7 @@ MAINS = {
     "verify": verify.main,
 }
 PARTS = {
-    "bench": ["env", "ppo", "train"],
+    "bench": ["env", "ppo", "reliability", "train"],
     "launch": list(launch.ENGINES),
 }  # with a help of their own
 TAKES_SETTINGS = ("train", "launch", "bench", "fit", "calibration", "speed", "tune")  # of dtc train
