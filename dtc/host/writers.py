@@ -171,11 +171,11 @@ class Progress:
         else:
             self._print(text)
 
-    def log(self, message: str) -> None:
+    def log(self, message: str | Table) -> None:
         """Prints a separate line above the live one."""
         self._print(message)
 
-    def _print(self, text: str) -> None:
+    def _print(self, text: str | Table) -> None:
         """Prints a line; a terminal or pipe that is gone stops the output and not the run."""
         try:
             self.console.print(text, soft_wrap=True, markup=False)
