@@ -4,7 +4,9 @@ dtc bench env                      env_steps/s of environments, compared with gy
 dtc bench env --json=rates.json    the same, with every repeat written to a file
 dtc bench train                    time of an update of configs/dreamerv3.py and of its parts
 dtc bench train --config=configs/local.py --horizons    time of an update at each dream horizon
+dtc bench act                      milliseconds of a call of policy.act, from Python
 dtc bench ppo                      env_steps/s of PPO in training, with --purejaxrl beside theirs
+dtc bench reliability              what the guard, checkpoints, a restart and SIGTERM cost
 """
 
 import argparse
@@ -20,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from dtc.commands import bench_ppo, bench_train
+from dtc.commands import bench_act, bench_ppo, bench_reliability, bench_train
 from dtc.core import mesh
 from dtc.core.keys import mesh_key, mesh_keys
 from dtc.core.types import Array, Environment, Key, Purpose, PyTree
@@ -33,11 +35,12 @@ def main(argv: Sequence[str]) -> int:
     """Runs a subcommand, which prints a table; returns the exit status."""
     parser = argparse.ArgumentParser("dtc bench", description=(__doc__ or "").splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
-    for add in (add_env, bench_train.add_train, bench_ppo.add_ppo):
+    others = (bench_act.add_act, bench_ppo.add_ppo, bench_reliability.add_reliability)
+    for add in (add_env, bench_train.add_train, *others):
         command = add(commands)
         command.add_argument("--json", type=Path, help="also write the results to this file")
     args, rest = parser.parse_known_args(argv)
-    if rest and args.command != "train":
+    if rest and args.command not in ("train", "act"):
         parser.error(f"{rest[0]} is not a flag of {args.command}. See --help.")
     args.settings = rest
     try:

@@ -1,4 +1,4 @@
-"""Evaluates the newest checkpoint of a run and writes a GIF of episodes.
+"""Evaluates the newest checkpoint of a run and films an episode.
 
 dtc evaluate --workdir=runs/NAME --episodes=50 --json=result.json
 """
@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from dtc.config.settings import Config, ConfigError
-from dtc.host import devices, saved, writers
+from dtc.host import devices, films, saved, writers
 from dtc.host.devices import Processes
 from dtc.host.reports.catalog import report_of
 from dtc.training import evaluation
@@ -26,8 +26,9 @@ def main(argv: Sequence[str]) -> int:
     """Evaluates; returns the exit status, 2 after a one-sentence error."""
     args = _parser().parse_args(argv)
     try:
-        cfg, _ = devices.start(saved.settings(args.workdir), args.devices, Processes())
-        result = evaluate(cfg, args.workdir, args.episodes, args.gif, args.gif_episodes)
+        wanted = saved.settings(args.workdir, args.trust_env)
+        cfg, _ = devices.start(wanted, args.devices, Processes())
+        result = evaluate(cfg, args.workdir, args.episodes, args.film, args.film_episodes)
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 2
@@ -43,17 +44,19 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--workdir", type=Path, required=True, help="the run directory")
     parser.add_argument("--episodes", type=int, default=50, help="per policy (default 50)")
     parser.add_argument("--devices", type=int, default=0, help="as in dtc train")
-    parser.add_argument("--gif", type=Path, help="the GIF (default WORKDIR/figures/episodes.gif)")
-    parser.add_argument("--gif-episodes", type=int, default=2, help="episodes shown (default 2)")
+    parser.add_argument("--film", type=Path, help="the film (default WORKDIR/figures/episode.mp4)")
+    parser.add_argument("--film-episodes", type=int, default=1, help="episodes shown (default 1)")
+    parser.add_argument("--trust-env", action="store_true", help="run the run's own environment")
     parser.add_argument("--json", type=Path, help="also write the results to this file")
     return parser
 
 
 def evaluate(
-    cfg: Config, workdir: Path, episodes: int, gif: Path | None, gif_episodes: int
+    cfg: Config, workdir: Path, episodes: int, target: Path | None, num_films: int
 ) -> dict[str, Any]:
-    """Means over `episodes` episodes of the task policy and each reference; writes the GIF."""
-    program, carrier, update = saved.restore(workdir, cfg)
+    """Means over `episodes` episodes of the task policy and each reference; writes the film."""
+    restored = saved.restore(workdir, cfg)
+    program, carrier, update = restored.program, restored.carrier, restored.update
     machine, on, root, learner = program.machine, program.mesh, carrier.root, carrier.learner
     index = jnp.int32(FIRST_EVALUATION)
     result: dict[str, Any] = {"update": update, "episodes": episodes}
@@ -66,10 +69,9 @@ def evaluate(
         means = jax.device_get(play(root, index))
         result[f"{kind}/return"] = float(means["return"])
     film = report_of(program).film
-    frames = [f for i in range(gif_episodes) for f in film(program, carrier, index + 1 + i)]
-    if not frames:
+    found = [film(program, carrier, index + 1 + i) for i in range(num_films)]
+    clips = [clip for clip in found if clip is not None]
+    if not clips or jax.process_index() != 0:
         return result
-    path = gif or workdir / "figures" / "episodes.gif"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    frames[0].save(path, save_all=True, append_images=frames[1:], duration=120, loop=0)
-    return result | {"gif": str(path)}
+    written = films.write(program, clips, restored.env_steps, workdir, target)
+    return result | {"film": str(written)}

@@ -3,11 +3,14 @@
 import os
 import shlex
 import sys
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+from dtc.commands import seeds
 from dtc.config.errors import ConfigError
-from dtc.host import cluster, command, logs, signals
+from dtc.host import cluster, command, logs, peers, signals, trackers
 
 
 def main(argv: Sequence[str]) -> int:
@@ -17,26 +20,51 @@ def main(argv: Sequence[str]) -> int:
     """
     typed, stop = [started_as(), *argv], signals.Stop()
     try:
+        several = seeds.wanted(argv)
+        if several is not None and not command.help_text(argv):
+            return seeds.train(several, typed[0])
         stop.listen()
         text = command.help_text(argv)
         if text:
             print(text)
             return 0
         wanted = command.parse(typed, cluster.detect(os.environ))
+        track = trackers.check(wanted.track)
         logs.divert(wanted.workdir, wanted.processes.id)
-        from dtc.host import devices  # imports JAX, which takes a second
-
-        cfg, here = devices.start(wanted.cfg, wanted.num_devices, wanted.processes)
-        stop.again()
-        from dtc.host import loop  # imports the whole agent
-
-        init = wanted.init
-        return loop.run(cfg, wanted.workdir, wanted.resume, here, typed, init=init, stop=stop)
+        return _train(wanted, typed, stop, track)
     except ConfigError as error:
         print(error, file=sys.stderr)
+        if peers.is_joined():
+            peers.end(error.status, str(error))
         return error.status
+    except Exception as error:
+        if not peers.is_joined():
+            raise
+        traceback.print_exc()
+        peers.fail(error)
+        return 1
     finally:
         stop.close()
+
+
+def _train(
+    wanted: command.Command, typed: Sequence[str], stop: signals.Stop, track: Sequence[str]
+) -> int:
+    """Starts the devices and runs the loop; the watchdog sees to it that it begins."""
+    watchdog = signals.Watchdog(wanted.cfg.run.patience)
+    try:
+        with watchdog.during("The start of devices and processes"):
+            from dtc.host import devices  # imports JAX, which takes a second
+
+            cfg, here = devices.start(wanted.cfg, wanted.num_devices, wanted.processes)
+            stop.again()
+            from dtc.host import loop  # imports the whole agent
+    finally:
+        watchdog.close()
+    more: Any = {"init": wanted.init, "stop": stop, "track": track}
+    status = loop.run(cfg, wanted.workdir, wanted.resume, here, typed, **more)
+    peers.leave()
+    return status
 
 
 def started_as() -> str:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from absl import flags
 
-from dtc.config import manual, values
+from dtc.config import manual, own, values
 from dtc.config.errors import ConfigError, did_you_mean
 from dtc.config.schema import declarations, sections
 from dtc.config.settings import Config, flat, from_dict
@@ -21,6 +21,7 @@ from dtc.host import config_file, identity, recorded
 from dtc.host.cluster import ALONE, PORT, Processes
 from dtc.host.lock import Lock
 
+APART = ("config", "seeds", "jobs")  # flags that are taken from a command before the others
 DEFAULT = "local"  # the config of a command without --config
 ASIDE = "checkpoints-damaged"  # where unreadable checkpoints are, beside `checkpoints`
 
@@ -33,11 +34,15 @@ HELP = """Trains an agent.
   --resume                         continue the run in --workdir with its own settings; flags may
                                    change its length, its intervals and its mesh
   --auto_resume                    continue it if it has a checkpoint, otherwise start it
+  --trust-env                      with --resume: run the code of the run's own environment
+  --track=wandb,mlflow             send metrics there, too; keys come from the environment
   --init_from=DIR                  start with parameters of the run in DIR
   --init_groups=PATTERNS           which of them: patterns of their paths, with commas
                                    (default: learner/params/*)
   --mesh=DATA,ENSEMBLE             mesh shape; -1 stands for all remaining devices
   --devices=N                      number of devices; simulated on the CPU if necessary
+  --seeds=0..4  --jobs=N           train several seeds, N at a time (default: one), in directories
+                                   of their own under --workdir, with one picture of all
   --seed=N  --steps=N  --updates=N seed and length (environment steps, or updates)
   --coordinator=HOST:PORT --num_processes=N --process_id=I
                                    one of several processes; PORT is on process 0's host;
@@ -65,6 +70,7 @@ class Command(NamedTuple):
     num_devices: int  # 0: not given
     init: "Init"
     processes: Processes
+    track: str = ""  # trackers, with commas
 
 
 def help_text(argv: Sequence[str]) -> str:
@@ -107,12 +113,16 @@ def parse(argv: Sequence[str], found: Processes = ALONE) -> Command:
         tree = recorded.tree(Path(given.workdir))
     else:
         tree = config_file.load(DEFAULT if name is None else name)
-    cfg = from_dict(_override(tree, given))
+    tree = _override(tree, given)
+    _put(tree, "env.name", own.absolute(str(tree.get("env", {}).get("name", ""))))
+    cfg = from_dict(tree)
+    if stored is not None and name is None and given["config.env.name"].value is None:
+        recorded.check_code(Path(given.workdir), cfg.env.name, bool(given["trust-env"].value))
     if stored is not None:
         identity.check(flat(cfg), flat(stored), Path(given.workdir) / recorded.NAME)
     num_devices, processes = _whole("devices", given), _processes(given, found)
     workdir = _workdir(given, cfg, processes)
-    return Command(cfg, workdir, is_resumed, num_devices, _init(given), processes)
+    return Command(cfg, workdir, is_resumed, num_devices, _init(given), processes, given.track)
 
 
 def to_continue(argv: Sequence[str], workdir: Path, environ: Mapping[str, str] = os.environ) -> str:
@@ -159,11 +169,11 @@ def _define() -> flags.FlagValues:
     for name, declared in declarations().items():
         define = flags.DEFINE_boolean if declared.type is bool else flags.DEFINE_string
         define(f"config.{name}", None, "", flag_values=given)
-    for name in ("workdir", "mesh", "coordinator", "init_from", "init_groups", *SHORTCUTS):
+    for name in ("workdir", "mesh", "coordinator", "init_from", "init_groups", "track", *SHORTCUTS):
         flags.DEFINE_string(name, "", "", flag_values=given)
     for name, default in (("devices", "0"), ("num_processes", "1"), ("process_id", "0")):
         flags.DEFINE_string(name, default, "", flag_values=given)
-    for name in ("resume", "auto_resume"):
+    for name in ("resume", "auto_resume", "trust-env"):
         flags.DEFINE_boolean(name, False, "", flag_values=given)
     return given
 

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from dtc.config.own import short
 from dtc.host import writers
 from dtc.host.figures import curves
 from dtc.host.program import Program
@@ -27,7 +28,7 @@ def draw(
     A figure that cannot be drawn, as from records that are not finite, is told and left out.
     """
     cfg = program.cfg
-    title = f"{cfg.name}: {cfg.env.name}, seed {cfg.seed}"
+    title = f"{cfg.name}: {short(cfg.env.name)}, seed {cfg.seed}"
     pictures, lines = workdir / "figures", list[str]()
     records = list(writers.read_metrics(workdir / writers.METRICS))
     own = carrier if jax.process_count() == 1 else None

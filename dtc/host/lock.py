@@ -4,6 +4,7 @@ The kernel releases `flock` when a process dies, so on one machine a lock is nev
 another machine cannot see it, the file's time decides, which its owner refreshes.
 """
 
+import contextlib
 import errno
 import fcntl
 import json
@@ -11,6 +12,7 @@ import os
 import socket
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,18 @@ def boot() -> str:
         return ""
 
 
+@contextlib.contextmanager
+def writable(workdir: Path) -> Iterator[None]:
+    """Refuses a directory that the block cannot write to, as on a full or a read-only disk."""
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(
+            f"--workdir={workdir} cannot be written to ({error.strerror or error}). "
+            "Make room there, or use another directory."
+        ) from error
+
+
 class Lock:
     """Held from `take` to `release`, or to the end of the process."""
 
@@ -42,18 +56,20 @@ class Lock:
         """Takes the lock, and creates the directory if necessary.
 
         Raises:
-          ConfigError: another process holds it.
+          ConfigError: another process holds it, or nobody can write there.
         """
-        self.workdir.mkdir(parents=True, exist_ok=True)
-        file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
+        with writable(self.workdir):
+            self.workdir.mkdir(parents=True, exist_ok=True)
+            file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
         if not self._is_free(file):
             owner = _owner(file)
             os.close(file)
             raise ConfigError(self._refusal(owner))
         started = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
         me = {"host": socket.gethostname(), "pid": os.getpid(), "started": started, "boot": boot()}
-        os.ftruncate(file, 0)
-        os.pwrite(file, json.dumps(me).encode(), 0)
+        with writable(self.workdir):
+            os.ftruncate(file, 0)
+            os.pwrite(file, json.dumps(me).encode(), 0)
         self.file = file
         threading.Thread(target=self._beat, daemon=True).start()
 

@@ -21,7 +21,7 @@ from dtc.host import agreement, checkpoint, command, health, identity, recorded,
 from dtc.host.command import Init
 from dtc.host.devices import Devices
 from dtc.host.ending import draw, summary
-from dtc.host.lock import Lock
+from dtc.host.lock import Lock, writable
 from dtc.host.pace import Call, Pace, Plan, Window, crosses
 from dtc.host.program import Program
 from dtc.host.reports.catalog import report_of
@@ -30,6 +30,7 @@ from dtc.host.signals import Stop, Watchdog, status_of
 from dtc.host.start import check_finite, check_memory, check_rows, on_first_process
 from dtc.host.totals import Totals
 from dtc.host.tracer import Tracer
+from dtc.host.trackers import ask
 from dtc.host.warm import with_parameters
 from dtc.training.carrier import Carrier
 from dtc.training.trainer import CallInfo
@@ -46,11 +47,13 @@ def run(
     rows: Iterable[Row] = (),
     init: Init | None = None,
     stop: Stop | None = None,
+    track: Sequence[str] = (),
 ) -> int:
     """Trains until the goal or an interrupt; returns the exit status (docs/reference/exit-codes).
 
     Args:
       init: parameters of another run to start from.
+      track: trackers of its metrics, see trackers.py.
       stop: listens for signals; the default listens during this call.
       rows: initial contents of the ring, in parts [R, N, ...] for all environments, where R
         divides replay.slots. A resumed run ignores them.
@@ -69,6 +72,7 @@ def run(
     lock = Lock(workdir)
     on_first_process(lock.take)
     try:
+        ask(workdir, track if jax.process_index() == 0 else ())
         if own is not None:
             own.listen()
         return Run(cfg, workdir, program, here, argv, rows, init, stop or own).run(resume)
@@ -121,9 +125,7 @@ class Run:
                 self.saves = Saves(self.checkpointer, self.cfg, self.progress.log)
                 resume = resume and self._has_checkpoint()
                 carrier = self._resume() if resume else self._start()
-                self.writer = writers.MetricsWriter(
-                    self.workdir, self.totals.update if resume else -1, self.progress.log
-                )
+                self.writer = self._writer(self.totals.update if resume else -1)
                 self._warm(carrier)
                 if not resume:
                     self._measure_baselines(carrier)
@@ -140,7 +142,8 @@ class Run:
 
     def _start(self) -> Carrier:
         if jax.process_index() == 0:
-            recorded.write(self.workdir, self.cfg)
+            with writable(self.workdir):
+                recorded.write(self.workdir, self.cfg)
         self.progress.log(f"Run directory {self.workdir}. Compiling ...")
         self.totals = Totals(env_steps=self.program.machine.prefill * self.cfg.env.num_envs)
         return self._begin()
@@ -163,10 +166,17 @@ class Run:
         self.totals = Totals(**restored.meta)
         self.saves.begin_at(self.totals.seconds)
         if jax.process_index() == 0:
-            for line in identity.record(self.workdir, self.totals.update, self.cfg):
+            with writable(self.workdir):
+                changed = identity.record(self.workdir, self.totals.update, self.cfg)
+            for line in changed:
                 self.progress.log(f"Changed {line}.")
         self.progress.log(f"Resumed {self.workdir} at update {self.totals.update}. Compiling ...")
         return self.program.from_checkpoint(restored.carrier)
+
+    def _writer(self, update: int) -> writers.MetricsWriter:
+        """The writer of the records after this update."""
+        with writable(self.workdir):
+            return writers.MetricsWriter(self.workdir, update, self.progress.log)
 
     def _warm(self, carrier: Carrier) -> None:
         """Compiles evaluation and saving now, where a signal may end the process at once."""
@@ -274,7 +284,7 @@ class Run:
         self.totals.rollbacks, self.totals.seconds = number, seconds
         self.in_a_row, self.window = 0, Window()
         self.writer.close()
-        self.writer = writers.MetricsWriter(self.workdir, self.totals.update, self.progress.log)
+        self.writer = self._writer(self.totals.update)
         self.progress.log(
             f"{why}: back to update {self.totals.update} with fresh draws, "
             f"attempt {number} of {rescue.MOST}."
@@ -391,4 +401,4 @@ class Run:
         for line in draw(self.workdir, self.program, carrier, probes, totals["baselines"]):
             self.progress.log(line)
         rows = summary(totals, self.workdir)
-        self.progress.console.print(writers.summary_table("Summary", rows))
+        self.progress.log(writers.summary_table("Summary", rows))
