@@ -375,7 +375,7 @@ class Run:
             self._show(carrier)
         again = command.to_continue(self.argv, self.workdir)
         self.progress.log(f"To continue: {again}")
-        return status or status_of(self.signal)
+        return status or self.writer.status() or status_of(self.signal)
 
     def _last_save(self, carrier: Carrier) -> int:
         """Saves and waits; the exit status."""

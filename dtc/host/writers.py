@@ -19,6 +19,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from dtc.host.signals import UNSAVED
+
 Record = dict[str, Any]  # one log step: `update`, `env_steps`, `seconds` and metrics by name
 
 METRICS = "metrics.jsonl"
@@ -95,13 +97,22 @@ class MetricsWriter:
                 self.tell(f"{self.path} cannot be written ({error.strerror}); its records wait.")
 
     def close(self) -> None:
-        """Closes the files."""
+        """Closes the files; tells if the disk still refuses records."""
+        if self.waiting:
+            self._append("")
+        if self.waiting:
+            num = sum(map(bool, self.waiting))
+            self.tell(f"{self.path} lacks its last {num} records: make room before the next run.")
         if self.file is not None:
             os.close(self.file)
             self.file = None
         if self.events is not None:
             with contextlib.suppress(Exception):
                 self.events.close()
+
+    def status(self) -> int:
+        """The exit status that the files ask for: records that were not written are lost."""
+        return UNSAVED if self.waiting else 0
 
 
 def _is_same(file: int, path: Path) -> bool:
