@@ -51,7 +51,7 @@ def output(workdir):
     return Path(f"{workdir}.log").read_text()
 
 
-def finish(process, workdir, *statuses, seconds=240):
+def finish(process, workdir, *statuses, seconds=600):
     """Waits for a run; asserts one of these exit statuses (default 0), and no traceback."""
     found = process.wait(seconds)
     wanted = statuses or (0,)
@@ -89,7 +89,7 @@ def steps(workdir):
     return sorted(map(int, found), reverse=True)
 
 
-def wait_for(condition, process=None, seconds=240):
+def wait_for(condition, process=None, seconds=600):
     """Waits until the condition holds; fails if the process ends before."""
     end = time.monotonic() + seconds
     while not condition():
