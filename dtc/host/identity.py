@@ -11,8 +11,9 @@ from dtc.config.errors import IdentityError, show
 from dtc.config.settings import Config, flat
 from dtc.host import recorded
 
-# Settings that change neither the state nor what is computed from it. All others are the run's
-# identity: with another value the same state would go on as another experiment.
+# Settings that change neither the state nor what is computed from it, but for the length of a run
+# over which PPO's rate falls (ppo.decay). All others are the run's identity: with another value the
+# same state would go on as another experiment.
 FREE = (
     "name",
     "slice",
