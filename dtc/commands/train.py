@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dtc.config.errors import ConfigError
-from dtc.host import cluster, command, logs, signals
+from dtc.host import cluster, command, directory, logs, signals
 
 
 def main(argv: Sequence[str]) -> int:
@@ -15,7 +15,7 @@ def main(argv: Sequence[str]) -> int:
 
     docs/reference/exit-codes.md lists the others.
     """
-    typed, stop = [started_as(), *argv], signals.Stop()
+    typed, stop, claimed = [started_as(), *argv], signals.Stop(), None
     try:
         stop.listen()
         text = command.help_text(argv)
@@ -23,17 +23,22 @@ def main(argv: Sequence[str]) -> int:
             print(text)
             return 0
         wanted = command.parse(typed, cluster.detect(os.environ))
-        logs.divert(wanted.workdir, wanted.processes.id)
+        workdir = wanted.workdir
+        if not command.names_workdir(argv):
+            workdir = claimed = directory.claim(workdir)
+        logs.divert(workdir, wanted.processes.id)
         from dtc.host import devices  # imports JAX, which takes a second
 
         cfg, here = devices.start(wanted.cfg, wanted.num_devices, wanted.processes)
         stop.again()
         from dtc.host import loop  # imports the whole agent
 
-        init = wanted.init
-        return loop.run(cfg, wanted.workdir, wanted.resume, here, typed, init=init, stop=stop)
+        return loop.run(cfg, workdir, wanted.resume, here, typed, init=wanted.init, stop=stop)
     except ConfigError as error:
         print(error, file=sys.stderr)
+        if claimed is not None:
+            logs.restore()
+            directory.give_back(claimed)
         return error.status
     finally:
         stop.close()

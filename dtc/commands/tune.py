@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 
 from rich.table import Table
 
+from dtc.commands.arguments import Parser, new_file
 from dtc.config import settings as config
 from dtc.config.settings import Config, ConfigError
 from dtc.host import command, writers
@@ -77,7 +78,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         "dtc tune",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -87,7 +88,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--device-memory", dest="device", default="", help="a device's, e.g. 15GiB")
     parser.add_argument("--host-memory", dest="host", default="", help="the host's, e.g. 12GiB")
     parser.add_argument("--dry-run", action="store_true", help="print the ladder and stop")
-    parser.add_argument("--json", type=Path, help="write the figures here too")
+    parser.add_argument("--json", type=new_file, help="write the figures here too")
     parser.add_argument("--measure", action="store_true", help=argparse.SUPPRESS)  # of a child
     return parser
 

@@ -1,10 +1,10 @@
 """The environments by name. Text after a slash is an argument: deepsea/20, gymnax/CartPole-v1."""
 
-import difflib
 from collections.abc import Callable
 from typing import Any
 
 from dtc.core.types import Environment
+from dtc.envs import names
 from dtc.envs.adapters.gymnax import find as find_gymnax
 from dtc.envs.bandit import bandit
 from dtc.envs.chain import chain
@@ -41,16 +41,8 @@ def find(name: str) -> Maker:
     """
     if name in ENVIRONMENTS:
         return ENVIRONMENTS[name]
-    kind, _, argument = name.partition("/")
-    if kind in FAMILIES:
-        try:
-            return FAMILIES[kind](argument)
-        except ValueError as error:
-            raise ValueError(f"env.name={name}: {error}") from error
-    close = difflib.get_close_matches(name, ENVIRONMENTS, 1)
-    hint = f"; did you mean {close[0]}?" if close else "."
-    known = ", ".join([*ENVIRONMENTS, "hack/unmasked", "deepsea/SIZE", "gymnax/ID"])
-    raise ValueError(f"env.name={name} is not an environment{hint} Known: {known}.")
+    family, _, argument = names.full(name).partition("/")
+    return FAMILIES[family](argument)
 
 
 def make(name: str, **settings: Any) -> Environment:
