@@ -50,14 +50,17 @@ def _evaluate(args: argparse.Namespace) -> int:
     from dtc.commands import episodes
     from dtc.host import devices, saved
     from dtc.host.cluster import ALONE
+    from dtc.host.compiles import Compiles
 
     cfg, _ = devices.start(saved.settings(args.workdir), args.devices, ALONE)
-    console = Console(highlight=False)
+    console, kept = Console(highlight=False), Compiles("")
+    console.print(f"Evaluating the newest checkpoint of {args.workdir} ...", soft_wrap=True)
     shown = Played(console, args.episodes)
     with shown.bar:
         run, found = episodes.evaluate(cfg, args.workdir, args.episodes, shown)
         gif = args.gif or args.workdir / "figures" / "episodes.gif"
         has_film = args.gif_episodes > 0 and episodes.film(run, gif, args.gif_episodes)
+    kept.loaded()
     result = found.result | ({"gif": str(gif)} if has_film else {})
     console.print(returns_table(str(args.workdir), run.update, args.episodes, found.returns))
     for name, value in result.items():

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from rich.console import Console
 from rich.table import Table
 
 from dtc.commands import result_files, result_table
@@ -45,7 +46,7 @@ OPS = {">=": operator.ge, "<=": operator.le, "<": operator.lt}
 def main(argv: Sequence[str]) -> int:
     """Runs gates; returns 0 if every seed meets every `must`, 1 if not, 2 for a bad command."""
     args = _arguments(argv)
-    console = writers.Console()
+    console = Console()
     if not console.is_terminal:
         console.width = WIDTH
     if args.list:

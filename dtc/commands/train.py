@@ -5,6 +5,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from dtc.config.errors import ConfigError
 from dtc.host import cluster, command, directory, logs, signals
@@ -31,9 +32,11 @@ def main(argv: Sequence[str]) -> int:
 
         cfg, here = devices.start(wanted.cfg, wanted.num_devices, wanted.processes)
         stop.again()
-        from dtc.host import loop  # imports the whole agent
+        from dtc.host import compiles, loop  # imports the whole agent
 
-        return loop.run(cfg, workdir, wanted.resume, here, typed, init=wanted.init, stop=stop)
+        kept = compiles.Compiles(wanted.compile_cache)
+        how: dict[str, Any] = {"init": wanted.init, "stop": stop, "compiles": kept}
+        return loop.run(cfg, workdir, wanted.resume, here, typed, **how)
     except ConfigError as error:
         print(error, file=sys.stderr)
         if claimed is not None:

@@ -23,12 +23,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from rich.console import Console
 from rich.table import Table
 
 from dtc.commands.arguments import Parser, new_file
 from dtc.config import settings as config
 from dtc.config.settings import Config, ConfigError
-from dtc.host import command, writers
+from dtc.host import command
 
 Figures = dict[str, Any]
 Step = dict[str, int]  # values of the settings that are turned, by name
@@ -231,7 +232,7 @@ def _finish(tried: Sequence[Figures], cfg: Config, path: Path | None) -> int:
             "" if speed is None else f"{speed:,.0f}",
             "chosen" if one is best else one.get("why", ""),
         )
-    writers.Console().print(table)
+    Console().print(table)
     if path:
         path.write_text(json.dumps({"tried": list(tried), "chosen": best}, indent=1) + "\n")
     if best is None:

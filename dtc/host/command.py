@@ -40,6 +40,8 @@ HELP = """Trains an agent.
   --mesh=DATA,ENSEMBLE             mesh shape; -1 stands for all remaining devices
   --devices=N                      number of devices; simulated on the CPU if necessary
   --seed=N  --steps=N  --updates=N seed and length (environment steps, or updates)
+  --compile_cache=DIR              where compiled programs are kept for the next start; off: nowhere
+                                   (default: ~/.cache/dtc/programs)
   --coordinator=HOST:PORT --num_processes=N --process_id=I
                                    one of several processes; PORT is on process 0's host;
                                    known without these flags under SLURM, Open MPI and on TPUs
@@ -56,7 +58,7 @@ OLDER = {  # flags of the first description of this agent
 }
 SHORTCUTS = {"seed": "seed", "steps": "run.steps", "updates": "run.updates"}
 LENGTHS = ("steps", "updates")
-WORDS = ("workdir", "mesh", "coordinator", "init_from", "init_groups")
+WORDS = ("workdir", "mesh", "coordinator", "init_from", "init_groups", "compile_cache")
 
 
 class Init(NamedTuple):
@@ -75,6 +77,7 @@ class Command(NamedTuple):
     num_devices: int  # 0: not given
     init: "Init"
     processes: Processes
+    compile_cache: str = ""  # a directory, or off; empty: that of the user
 
 
 def help_text(argv: Sequence[str]) -> str:
@@ -128,7 +131,8 @@ def parse(argv: Sequence[str], found: Processes = ALONE) -> Command:
     workdir = _workdir(given, cfg, processes)
     if stored is not None and (done := directory.finished(workdir, cfg)):
         raise FinishedError(_finished(workdir, cfg, done))
-    return Command(cfg, workdir, is_resumed, num_devices, _init(given), processes)
+    cache = given.compile_cache or ""
+    return Command(cfg, workdir, is_resumed, num_devices, _init(given), processes, cache)
 
 
 def to_continue(argv: Sequence[str], workdir: Path, environ: Mapping[str, str] = os.environ) -> str:
