@@ -9,7 +9,7 @@ from typing import Any
 
 from dtc.commands import seeds
 from dtc.config.errors import ConfigError
-from dtc.host import cluster, command, logs, signals, trackers
+from dtc.host import cluster, command, directory, logs, signals, trackers
 
 
 def main(argv: Sequence[str]) -> int:
@@ -17,7 +17,7 @@ def main(argv: Sequence[str]) -> int:
 
     docs/reference/exit-codes.md lists the others.
     """
-    typed, stop = [started_as(), *argv], signals.Stop()
+    typed, stop, claimed = [started_as(), *argv], signals.Stop(), None
     try:
         several = seeds.wanted(argv)
         if several is not None and not command.help_text(argv):
@@ -28,18 +28,26 @@ def main(argv: Sequence[str]) -> int:
             print(text)
             return 0
         wanted = command.parse(typed, cluster.detect(os.environ))
-        track = trackers.check(wanted.track)
-        logs.divert(wanted.workdir, wanted.processes.id)
+        workdir, track = wanted.workdir, trackers.check(wanted.track)
+        if not command.names_workdir(argv):
+            workdir = claimed = directory.claim(workdir)
+        logs.divert(workdir, wanted.processes.id)
         from dtc.host import devices  # imports JAX, which takes a second
 
         cfg, here = devices.start(wanted.cfg, wanted.num_devices, wanted.processes)
         stop.again()
-        from dtc.host import loop  # imports the whole agent
+        from dtc.host import compiles, loop  # imports the whole agent
 
-        more: Any = {"init": wanted.init, "stop": stop, "track": track}
-        return loop.run(cfg, wanted.workdir, wanted.resume, here, typed, **more)
+        if wanted.processes.id == 0:
+            trackers.ask(workdir, track)
+        kept = compiles.Compiles(wanted.compile_cache)
+        how: dict[str, Any] = {"init": wanted.init, "stop": stop, "compiles": kept}
+        return loop.run(cfg, workdir, wanted.resume, here, typed, **how)
     except ConfigError as error:
         print(error, file=sys.stderr)
+        if claimed is not None:
+            logs.restore()
+            directory.give_back(claimed)
         return error.status
     finally:
         stop.close()

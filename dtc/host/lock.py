@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from dtc.config.errors import ConfigError
+from dtc.host.directory import creating
 
 NAME = "lock.json"
 BEAT, SILENCE = 10, 60  # seconds between refreshes; without one, a lock elsewhere is stale
@@ -44,8 +45,9 @@ class Lock:
         Raises:
           ConfigError: another process holds it.
         """
-        self.workdir.mkdir(parents=True, exist_ok=True)
-        file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
+        with creating(self.workdir):
+            self.workdir.mkdir(parents=True, exist_ok=True)
+            file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
         if not self._is_free(file):
             owner = _owner(file)
             os.close(file)
@@ -53,7 +55,8 @@ class Lock:
         started = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
         me = {"host": socket.gethostname(), "pid": os.getpid(), "started": started, "boot": boot()}
         os.ftruncate(file, 0)
-        os.pwrite(file, json.dumps(me).encode(), 0)
+        with creating(self.workdir):
+            os.pwrite(file, json.dumps(me).encode(), 0)
         self.file = file
         threading.Thread(target=self._beat, daemon=True).start()
 

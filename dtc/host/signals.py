@@ -22,8 +22,14 @@ INTERRUPTED = 130  # by Ctrl-C
 STATUS = {signal.SIGTERM: STOPPED, signal.SIGHUP: STOPPED, signal.SIGINT: INTERRUPTED}
 
 
+at_end: list[Callable[[], None]] = []  # what `end` calls, which must be quick
+
+
 def end(status: int) -> None:
     """Ends the process at once, whatever other threads do."""
+    for call in at_end:
+        with contextlib.suppress(Exception):
+            call()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()

@@ -17,13 +17,13 @@ from jax import lax
 
 from dtc.core import mesh
 from dtc.core.types import ArraySpec
-from dtc.envs import vector
+from dtc.envs import names, vector
 from dtc.envs.adapters import gymnax
 
 NUM_STEPS = 60
 FETCHED = {"MNISTBandit-bsuite"}  # its data come from the network
 every_game = pytest.mark.parametrize(
-    "env_id", sorted(set(library.registered_envs) - FETCHED - set(gymnax.BROKEN))
+    "env_id", sorted(set(library.registered_envs) - FETCHED - set(names.BROKEN))
 )
 
 
@@ -297,7 +297,7 @@ def test_a_box_that_is_not_a_vector_with_equal_bounds_is_refused(monkeypatch):
 
 
 def test_a_game_that_does_not_run_is_refused_with_the_reason():
-    for env_id, reason in gymnax.BROKEN.items():
+    for env_id, reason in names.BROKEN.items():
         with pytest.raises(ValueError, match=rf"^it does not run in dtc \({reason}\)\. Use "):
             gymnax.find(env_id)
 
@@ -314,7 +314,7 @@ def test_a_missing_gymnax_is_reported_only_when_it_is_needed(monkeypatch):
 
 
 def test_the_ids_that_are_read_are_those_of_the_imported_library():
-    assert gymnax.installed_ids() == library.registered_envs
+    assert names.installed_ids() == library.registered_envs
 
 
 def test_finding_an_environment_does_not_start_the_devices():

@@ -15,14 +15,10 @@ Therefore the game gets a limit that is one step longer, and this module counts 
 only `reset_env` and `step_env`, which do not auto-reset.
 """
 
-import ast
 import contextlib
-import difflib
-import importlib.util
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -30,14 +26,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from dtc.core.types import Array, ArraySpec, Environment, EnvSpec, Key, PyTree, TimeStep
+from dtc.envs.names import MISSING, check_gymnax
 
 UNBOUNDED = float(np.finfo(np.float32).max)  # gymnax's value for infinity
 BYTE = 255  # the largest uint8
-MISSING = "gymnax is not installed. Use pip install gymnax six."
-BROKEN = {  # in gymnax 0.0.9
-    "Asterix-MinAtar": "its while loop starts from constants, which shard_map rejects",
-    "SimpleBandit-bsuite": "it fills its state in the wrong order",
-}
 
 
 class GymnaxState(NamedTuple):
@@ -49,28 +41,8 @@ class GymnaxState(NamedTuple):
 
 def find(env_id: str) -> Callable[..., Environment]:
     """The function that makes gymnax's `env_id`; finding it creates no JAX array."""
-    if env_id in BROKEN:
-        raise ValueError(f"it does not run in dtc ({BROKEN[env_id]}). Use another environment.")
-    known = [name for name in installed_ids() if name not in BROKEN]
-    if env_id not in known:
-        close = difflib.get_close_matches(env_id, known, 1)
-        hint = f"did you mean gymnax/{close[0]}?" if close else f"it has {', '.join(known)}."
-        raise ValueError(f"not an environment of gymnax; {hint}")
+    check_gymnax(env_id)
     return partial(adapt, env_id)
-
-
-def installed_ids() -> list[str]:
-    """The ids of the installed gymnax: the longest list in its registration.py.
-
-    The file is parsed instead of imported. The import takes seconds and, in gymnax 1.0, creates an
-    array, which fixes the devices before the command line has chosen them.
-    """
-    package = importlib.util.find_spec("gymnax")
-    if package is None or not package.submodule_search_locations:
-        raise ValueError(MISSING)
-    path = Path(package.submodule_search_locations[0]) / "registration.py"
-    lists = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.List)]
-    return ast.literal_eval(max(lists, key=lambda node: len(node.elts)))
 
 
 def _library() -> Any:
