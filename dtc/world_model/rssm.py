@@ -20,6 +20,7 @@ from jax import lax
 
 from dtc.config.sections import RSSMConfig
 from dtc.core import distributions as dist
+from dtc.core import normalizer, scans
 from dtc.core.nets import (
     MLP,
     BlockDense,
@@ -31,14 +32,16 @@ from dtc.core.nets import (
     Precision,
     twohot_head,
 )
+from dtc.core.normalizer import Normalizer
 from dtc.core.numerics import accum
 from dtc.core.types import Array, EnvSpec, Latent, PyTree
-from dtc.world_model.latent import Feature, flat_stoch, one_hot, split_classes
+from dtc.world_model.latent import Cells, Feature, flat_stoch, one_hot, split_classes
 
 # Initial scale of the posterior's logits. With 1 the initial codes are nearly uniform noise and the
 # decoder learns to ignore them; with 4 they are almost a hash of the observation.
 CODE_SCALE = 4.0
 
+MASK = "action_mask"  # its name among the trunk's inputs
 HEAD_LAYERS = 1  # hidden layers of the reward, continue and mask heads
 
 
@@ -126,6 +129,7 @@ class Trunk(nn.Module):
     num_actions: int
     has_action_mask: bool
     planes: tuple[str, ...] = ()  # as of EnvSpec
+    cells: Cells | None = None  # see grid.py
 
     def setup(self) -> None:
         c, p = self.cfg, self.precision
@@ -135,6 +139,11 @@ class Trunk(nn.Module):
         self.prior = Prior(c, p)
         self.posterior = Posterior(c, p, self.num_tokens)
         self.decoder = Decoder(c.decoder_layers, c.units, self.encoded, p)
+        self.make_heads()
+
+    def make_heads(self) -> None:
+        """The heads of reward, continue and, if there are masks, the action mask."""
+        c, p = self.cfg, self.precision
         self.reward = twohot_head(HEAD_LAYERS, c.units, c.bins, p)
         self.cont = Head(HEAD_LAYERS, c.units, 1, 1.0, p)
         if self.has_action_mask:
@@ -162,9 +171,13 @@ class Trunk(nn.Module):
 
     def heads(self, feature: Feature) -> tuple[Array, Array, Array | None]:
         """Logits of reward [..., bins], continue [...] and action mask [..., A] or None."""
-        x = feature.joined
+        x = self.read(feature)
         mask = self.mask(x) if self.has_action_mask else None
         return self.reward(x), self.cont(x)[..., 0], mask
+
+    def read(self, feature: Feature) -> Array:
+        """What the heads read of a Feature."""
+        return feature.joined
 
     def decode(self, feature: Feature) -> dict[str, Array]:
         """Mean (symlog, standardised) of vectors, logits of the observation's other leaves."""
@@ -213,6 +226,8 @@ def make_trunk(cfg: RSSMConfig, spec: EnvSpec, precision: Precision) -> Trunk:
 def init(key: Array, trunk: Trunk) -> PyTree:
     """The trunk's parameters."""
     obs = {name: jnp.zeros((1, *shape)) for name, shape in trunk.encoded}
+    if trunk.has_action_mask:
+        obs[MASK] = jnp.zeros((1, trunk.num_actions))
     action = jnp.zeros((1, trunk.num_actions))
     stoch = jnp.zeros((1, trunk.cfg.groups * trunk.cfg.classes))
     return trunk.init(key, obs, action, stoch, method="everything")["params"]
@@ -292,7 +307,9 @@ def observe(
         {"params": params}, obs, jnp.where(keep_TB1, action_TBA, 0.0), method="embed"
     )
 
-    def step(carry: tuple[Array, Array], x: tuple) -> tuple[tuple[Array, Array], tuple]:
+    def step(
+        params: PyTree, carry: tuple[Array, Array], x: tuple
+    ) -> tuple[tuple[Array, Array], tuple]:
         deter, stoch = carry
         tokens, action, keep, uniform = x
         deter, log_post = trunk.apply(
@@ -316,14 +333,22 @@ def observe(
     wide = jnp.promote_types(jnp.float32, trunk.precision.param)
     stoch_BF = flat_stoch(one_hot(context.ids, cfg, wide))
     carry = (context.deter.astype(wide), stoch_BF)
-    _, (deter, stoch, ids, log_post) = lax.scan(
-        step, carry, (tokens_TBF, embedded_TBF, keep_TB1, uniform_TBS)
+    _, (deter, stoch, ids, log_post) = scans.scan(
+        step, params, carry, (tokens_TBF, embedded_TBF, keep_TB1, uniform_TBS)
     )
     log_prior = trunk.apply({"params": params}, deter, method="log_prior")
     dims = chex.Dimensions(D=cfg.deter, S=cfg.groups, C=cfg.classes)
     dims["TB"] = first_TB.shape
     chex.assert_shape([deter, stoch], [dims["TBD"], dims["TBSC"]])
     return Observed(deter, stoch, ids, log_post, log_prior)
+
+
+def inputs(
+    moments: Normalizer, encoded: Mapping[str, Array], mask: Array | None
+) -> dict[str, Array]:
+    """What the trunk reads of encoded observations: vectors standardised, and the action mask."""
+    obs = normalizer.standardise(moments, encoded)
+    return obs if mask is None else {**obs, MASK: mask}
 
 
 def encode_batch(spec: EnvSpec, obs: Mapping[str, Array], num_batch_dims: int) -> dict[str, Array]:

@@ -17,6 +17,7 @@ from dtc.host.program import Program
 from dtc.host.progress import Shown
 from dtc.host.reports.report import Drawing, Report
 from dtc.training.carrier import Carrier
+from dtc.world_model.grid import make_trunk
 
 # Limits beyond which a warning is given. Runs on the tasks of the catalog keep well within them.
 KL = 0.05  # smallest KL of posterior to prior, nats summed over groups
@@ -67,9 +68,10 @@ class Limits(NamedTuple):
 
 def limits(program: Program) -> Limits:
     """The maximum entropies of a program's agent."""
-    cfg, num_actions = program.cfg, program.machine.env.spec.action.num_classes
-    action = None if num_actions is None else math.log(num_actions)
-    return Limits(action, math.log(cfg.model.groups + 1) if cfg.behaviour.pool_units else None)
+    cfg, spec = program.cfg, program.machine.env.spec
+    action = None if spec.action.num_classes is None else math.log(spec.action.num_classes)
+    groups = make_trunk(cfg.model, spec, program.precision).cfg.groups
+    return Limits(action, math.log(groups + 1) if cfg.behaviour.pool_units else None)
 
 
 def kl_near_zero(record: Record) -> str | None:
