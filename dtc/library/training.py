@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from dtc.config.errors import FinishedError
+from dtc.config.errors import ConfigError, FinishedError
 from dtc.config.settings import Config, flat, on_devices, plain, show
 from dtc.core.types import Environment
 from dtc.envs import catalog
@@ -84,11 +84,16 @@ def train(
     except FinishedError:  # nothing is left to do
         return Run(workdir)
     cfg, here = _start(wanted.cfg)
-    where = Path(workdir) if workdir else directory.claim(wanted.workdir)
-    trackers.ask(where, tracked)
     from dtc.host import loop  # imports the whole agent
 
-    return Run(where, loop.run(cfg, where, wanted.resume, here, typed))
+    where = Path(workdir) if workdir else directory.claim(wanted.workdir)
+    try:
+        trackers.ask(where, tracked)
+        return Run(where, loop.run(cfg, where, wanted.resume, here, typed))
+    except ConfigError:
+        if not workdir:
+            directory.give_back(where)
+        raise
 
 
 def _start(cfg: Config) -> tuple[Config, Devices]:
