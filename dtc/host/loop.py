@@ -383,10 +383,10 @@ class Run:
         status = self._last_save(carrier)
         self.stop.is_heeded = False  # what is trained is saved
         self.writer.close()
+        self.progress.finish()
         if not is_stopped or self.signal == signal.SIGINT:
             self.pictures.finish(carrier, self.totals, self.progress.log)
-        is_finished = not is_stopped and not self._is_goal_ahead(self.totals.update)
-        for line in ending.advice(self.argv, self.workdir, self.cfg, is_finished):
+        for line in ending.advice(self.argv, self.workdir, self.cfg, not is_stopped):
             self.progress.log(line)
         return status or status_of(self.signal)
 
