@@ -4,6 +4,7 @@ dtc bench env                      env_steps/s of environments, compared with gy
 dtc bench env --json=rates.json    the same, with every repeat written to a file
 dtc bench train                    time of an update of configs/dreamerv3.py and of its parts
 dtc bench train --config=configs/local.py --horizons    time of an update at each dream horizon
+dtc bench act                      milliseconds of a call of policy.act, from Python
 dtc bench ppo                      env_steps/s of PPO in training, with --purejaxrl beside theirs
 """
 
@@ -19,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from dtc.commands import bench_ppo, bench_train
+from dtc.commands import bench_act, bench_ppo, bench_train
 from dtc.commands.arguments import Parser, at_least, new_file
 from dtc.core import mesh
 from dtc.core.keys import mesh_key, mesh_keys
@@ -33,11 +34,11 @@ def main(argv: Sequence[str]) -> int:
     """Runs a subcommand, which prints a table; returns the exit status."""
     parser = Parser("dtc bench", description=(__doc__ or "").splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
-    for add in (add_env, bench_train.add_train, bench_ppo.add_ppo):
+    for add in (add_env, bench_train.add_train, bench_act.add_act, bench_ppo.add_ppo):
         command = add(commands)
         command.add_argument("--json", type=new_file, help="also write the results to this file")
     args, rest = parser.parse_known_args(argv)
-    if rest and args.command != "train":
+    if rest and args.command not in ("train", "act"):
         parser.error(f"{rest[0]} is not a flag of {args.command}. See --help.")
     args.settings = rest
     try:

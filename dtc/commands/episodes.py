@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dtc.config.settings import Config
-from dtc.host import saved
+from dtc.host import films, saved
 from dtc.host.reports.catalog import report_of
 from dtc.host.saved import Saved
 from dtc.training import evaluation
@@ -65,12 +65,9 @@ def _play(
     return {name: x / episodes for name, x in sums.items()}, np.concatenate(parts)
 
 
-def film(run: Saved, path: Path, episodes: int) -> bool:
-    """Writes a GIF of episodes; False if there is nothing to see."""
+def film(run: Saved, workdir: Path, target: Path | None, episodes: int) -> Path | None:
+    """Writes a film of episodes; None if there is nothing to see."""
     show, first = report_of(run.program).film, FIRST_EVALUATION + 1
-    indices = [jnp.int32(first + i) for i in range(episodes)]
-    frames = [f for index in indices for f in show(run.program, run.carrier, index)]
-    if frames:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        frames[0].save(path, save_all=True, append_images=frames[1:], duration=120, loop=0)
-    return bool(frames)
+    found = [show(run.program, run.carrier, jnp.int32(first + i)) for i in range(episodes)]
+    clips = [clip for clip in found if clip is not None]
+    return films.write(run.program, clips, run.env_steps, workdir, target) if clips else None

@@ -1,4 +1,4 @@
-"""Evaluates the newest checkpoint of a run and writes a GIF of episodes.
+"""Evaluates the newest checkpoint of a run and films an episode.
 
 dtc evaluate --workdir=runs/NAME --episodes=50 --json=result.json
 """
@@ -24,7 +24,8 @@ def main(argv: Sequence[str]) -> int:
     """Evaluates; returns the exit status, 2 after a one-sentence error."""
     args = _parser().parse_args(argv)
     try:
-        recorded.settings(args.workdir)
+        cfg = recorded.settings(args.workdir)
+        recorded.check_code(args.workdir, cfg.env.name, args.trust_env)
         if not directory.has_run(args.workdir):
             raise ConfigError(f"{args.workdir} holds no checkpoint yet. Use another run, or wait.")
         return _evaluate(args)
@@ -39,8 +40,9 @@ def _parser() -> argparse.ArgumentParser:
     add("--workdir", type=Path, required=True, help="the run directory")
     add("--episodes", type=at_least(1), default=50, help="per policy (default 50)")
     add("--devices", type=at_least(0), default=0, help="as in dtc train")
-    add("--gif", type=new_file, help="the GIF (default WORKDIR/figures/episodes.gif)")
-    add("--gif-episodes", type=at_least(0), default=2, help="episodes shown (default 2)")
+    add("--film", type=new_file, help="the film (default WORKDIR/figures/episode.mp4)")
+    add("--film-episodes", type=at_least(0), default=1, help="episodes shown (default 1)")
+    add("--trust-env", action="store_true", help="run the run's own environment")
     add("--json", type=new_file, help="also write the results to this file")
     return parser
 
@@ -52,22 +54,22 @@ def _evaluate(args: argparse.Namespace) -> int:
     from dtc.host.cluster import ALONE
     from dtc.host.compiles import Compiles
 
-    cfg, _ = devices.start(saved.settings(args.workdir), args.devices, ALONE)
+    wanted = saved.settings(args.workdir, args.trust_env)
+    cfg, _ = devices.start(wanted, args.devices, ALONE)
     console, kept = Console(highlight=False), Compiles("")
     console.print(f"Evaluating the newest checkpoint of {args.workdir} ...", soft_wrap=True)
     shown = Played(console, args.episodes)
     with shown.bar:
         run, found = episodes.evaluate(cfg, args.workdir, args.episodes, shown)
-        gif = args.gif or args.workdir / "figures" / "episodes.gif"
-        has_film = args.gif_episodes > 0 and episodes.film(run, gif, args.gif_episodes)
+        film = episodes.film(run, args.workdir, args.film, args.film_episodes)
     kept.loaded()
-    result = found.result | ({"gif": str(gif)} if has_film else {})
+    result = found.result | ({} if film is None else {"film": str(film)})
     console.print(returns_table(str(args.workdir), run.update, args.episodes, found.returns))
     for name, value in result.items():
         if name.startswith("eval/") and not name.startswith(tuple(_returns(found.returns))):
             console.print(f"{name} {value:.4g}", soft_wrap=True)
-    if has_film:
-        console.print(f"Film of {args.gif_episodes} greedy episodes: {gif}", soft_wrap=True)
+    if film is not None:
+        console.print(f"Film of the greedy policy: {film}", soft_wrap=True)
     if args.json:
         args.json.write_text(json.dumps(result, indent=2) + "\n")
     return 0

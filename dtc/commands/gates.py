@@ -34,7 +34,7 @@ from dtc.commands.gate_table import GATES, Gate, label_of
 from dtc.commands.measures import Figures
 from dtc.config.settings import ConfigError
 from dtc.host import saved, writers
-from dtc.host.figures import curves
+from dtc.host.figures import compare
 
 EPISODES = 50  # of each evaluation
 RESULT = "result.json"  # of a finished seed, in its run directory
@@ -205,18 +205,16 @@ def _check_finished(workdir: Path) -> None:
 
 def _draw(directory: Path, seeds: int, labels: Sequence[str]) -> None:
     """Draws the returns of all seeds and of the reference policies: DIRECTORY/curves.png."""
-    records: dict[str, list[writers.Record]] = {}
-    last: writers.Record = {}
+    groups: dict[str, list[list[writers.Record]]] = {}
     for label in labels:
         for seed in range(seeds):
             path = directory / label / f"seed{seed}" / writers.METRICS
             if path.is_file():
-                records[f"{label} {seed}"] = list(writers.read_metrics(path))
-                *_, last = records[f"{label} {seed}"]
-    if records:
-        names = [name for name in ("random", "scripted") if f"eval/{name}" in last]
-        baselines = {name: last[f"eval/{name}"] for name in names}
-        curves.compare(directory / "curves.png", records, ["eval/return"], baselines)
+                groups.setdefault(label, []).append(list(writers.read_metrics(path)))
+    if groups:
+        lines = compare.references([records for runs in groups.values() for records in runs])
+        path = directory / "curves.png"
+        compare.compare(path, groups, ["eval/return"], directory.name, lines)
 
 
 def summary(gate: Gate, results: dict[str, list[Figures]]) -> list[dict[str, Any]]:

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from dtc.commands import seeds
 from dtc.config.errors import ConfigError
-from dtc.host import cluster, command, directory, logs, signals
+from dtc.host import cluster, command, directory, logs, signals, trackers
 
 
 def main(argv: Sequence[str]) -> int:
@@ -18,13 +19,16 @@ def main(argv: Sequence[str]) -> int:
     """
     typed, stop, claimed = [started_as(), *argv], signals.Stop(), None
     try:
+        several = seeds.wanted(argv)
+        if several is not None and not command.help_text(argv):
+            return seeds.train(several, typed[0])
         stop.listen()
         text = command.help_text(argv)
         if text:
             print(text)
             return 0
         wanted = command.parse(typed, cluster.detect(os.environ))
-        workdir = wanted.workdir
+        track, workdir = trackers.check(wanted.track), wanted.workdir
         if not command.names_workdir(argv):
             workdir = claimed = directory.claim(workdir)
         logs.divert(workdir, wanted.processes.id)
@@ -35,8 +39,8 @@ def main(argv: Sequence[str]) -> int:
         from dtc.host import compiles, loop  # imports the whole agent
 
         kept = compiles.Compiles(wanted.compile_cache)
-        how: dict[str, Any] = {"init": wanted.init, "stop": stop, "compiles": kept}
-        return loop.run(cfg, workdir, wanted.resume, here, typed, **how)
+        more: Any = {"init": wanted.init, "stop": stop, "track": track, "compiles": kept}
+        return loop.run(cfg, workdir, wanted.resume, here, typed, **more)
     except ConfigError as error:
         print(error, file=sys.stderr)
         if claimed is not None:

@@ -1,10 +1,14 @@
-"""The environments by name. Text after a slash is an argument: deepsea/20, gymnax/CartPole-v1."""
+"""The environments by name. Text after a slash is an argument: deepsea/20, gymnax/CartPole-v1.
+
+A name with a colon is code outside the package: package.module:function, /path/file.py:function.
+"""
 
 from collections.abc import Callable
 from typing import Any
 
+from dtc.config.own import split
 from dtc.core.types import Environment
-from dtc.envs import names
+from dtc.envs import names, own
 from dtc.envs.adapters.gymnax import find as find_gymnax
 from dtc.envs.bandit import bandit
 from dtc.envs.chain import chain
@@ -41,6 +45,8 @@ def find(name: str) -> Maker:
     """
     if name in ENVIRONMENTS:
         return ENVIRONMENTS[name]
+    if elsewhere := split(name):
+        return own.find(name, elsewhere)
     family, _, argument = names.full(name).partition("/")
     return FAMILIES[family](argument)
 

@@ -36,7 +36,7 @@ def full(name: str) -> str:
     if name in ids:
         return f"gymnax/{name}"
     hint = _closest(name, {n: n for n in NAMES} | {i: f"gymnax/{i}" for i in ids})
-    known = ", ".join([*NAMES, "hack/unmasked", "deepsea/SIZE", "gymnax/ID"])
+    known = ", ".join([*NAMES, "hack/unmasked", "deepsea/SIZE", "gymnax/ID", "FILE.py:FUNCTION"])
     hint = f"; did you mean {hint}?" if hint else "."
     raise ValueError(f"env.name={name} is not an environment{hint} Known: {known}.")
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from absl import flags
 
-from dtc.config import manual, values
+from dtc.config import manual, own, values
 from dtc.config.errors import ConfigError, FinishedError, did_you_mean
 from dtc.config.schema import declarations, sections
 from dtc.config.settings import Config, flat, from_dict, plain
@@ -23,6 +23,7 @@ from dtc.host import config_file, directory, identity, recorded
 from dtc.host.cluster import ALONE, PORT, Processes
 from dtc.host.lock import Lock
 
+APART = ("config", "seeds", "jobs")  # flags that are taken from a command before the others
 DEFAULT = "local"  # the config of a command without --config
 
 HELP = """Trains an agent.
@@ -34,11 +35,15 @@ HELP = """Trains an agent.
   --resume                         continue the run in --workdir with its own settings; flags may
                                    change its length, its intervals and its mesh
   --auto_resume                    continue it if it has a checkpoint, otherwise start it
+  --trust-env                      with --resume: run the code of the run's own environment
+  --track=wandb,mlflow             send metrics there, too; keys come from the environment
   --init_from=DIR                  start with parameters of the run in DIR
   --init_groups=PATTERNS           which of them: patterns of their paths, with commas
                                    (default: learner/params/*)
   --mesh=DATA,ENSEMBLE             mesh shape; -1 stands for all remaining devices
   --devices=N                      number of devices; simulated on the CPU if necessary
+  --seeds=0..4  --jobs=N           train several seeds, N at a time (default: one), in directories
+                                   of their own under --workdir, with one picture of all
   --seed=N  --steps=N  --updates=N seed and length (environment steps, or updates)
   --compile_cache=DIR              where compiled programs are kept for the next start; off: nowhere
                                    (default: ~/.cache/dtc/programs)
@@ -58,7 +63,7 @@ OLDER = {  # flags of the first description of this agent
 }
 SHORTCUTS = {"seed": "seed", "steps": "run.steps", "updates": "run.updates"}
 LENGTHS = ("steps", "updates")
-WORDS = ("workdir", "mesh", "coordinator", "init_from", "init_groups", "compile_cache")
+WORDS = ("workdir", "mesh", "coordinator", "init_from", "init_groups", "track", "compile_cache")
 
 
 class Init(NamedTuple):
@@ -77,6 +82,7 @@ class Command(NamedTuple):
     num_devices: int  # 0: not given
     init: "Init"
     processes: Processes
+    track: str = ""  # trackers, with commas
     compile_cache: str = ""  # a directory, or off; empty: that of the user
 
 
@@ -123,16 +129,19 @@ def parse(argv: Sequence[str], found: Processes = ALONE) -> Command:
         tree = recorded.tree(Path(given.workdir))
     else:
         tree = config_file.load(DEFAULT if name is None else name)
-    chosen = flat(plain(tree))
-    cfg = _with_environment(from_dict(_override(tree, given), chosen))
+    chosen, tree = flat(plain(tree)), _override(tree, given)
+    _put(tree, "env.name", own.absolute(str(tree.get("env", {}).get("name", ""))))
+    cfg = _with_environment(from_dict(tree, chosen))
+    if stored is not None and name is None and given["config.env.name"].value is None:
+        recorded.check_code(Path(given.workdir), cfg.env.name, bool(given["trust-env"].value))
     if stored is not None:
         identity.check(flat(cfg), flat(stored), Path(given.workdir) / recorded.NAME)
     num_devices, processes = _whole("devices", given), _processes(given, found)
     workdir = _workdir(given, cfg, processes)
     if stored is not None and (done := directory.finished(workdir, cfg)):
         raise FinishedError(_finished(workdir, cfg, done))
-    cache = given.compile_cache or ""
-    return Command(cfg, workdir, is_resumed, num_devices, _init(given), processes, cache)
+    kept = given.track or "", given.compile_cache or ""
+    return Command(cfg, workdir, is_resumed, num_devices, _init(given), processes, *kept)
 
 
 def to_continue(argv: Sequence[str], workdir: Path, environ: Mapping[str, str] = os.environ) -> str:
@@ -183,7 +192,7 @@ def _define() -> flags.FlagValues:
         flags.DEFINE_string(name, None, "", flag_values=given)
     for name, default in (("devices", "0"), ("num_processes", "1"), ("process_id", "0")):
         flags.DEFINE_string(name, default, "", flag_values=given)
-    for name in ("resume", "auto_resume"):
+    for name in ("resume", "auto_resume", "trust-env"):
         flags.DEFINE_boolean(name, False, "", flag_values=given)
     return given
 
@@ -300,9 +309,9 @@ def _override(tree: dict[str, Any], given: flags.FlagValues) -> dict[str, Any]:
         if given[flag].value is not None:
             _put(tree, name, _whole(flag, given))
     has = {n: any(given[f].value is not None for f in (n, f"config.run.{n}")) for n in LENGTHS}
-    if all(has.values()):
+    if given.steps is not None and has["updates"]:
         raise ConfigError("--steps and --updates both set the length of the run. Leave out one.")
-    if has["steps"] and tree["run"].get("collect_steps"):
+    if has["steps"] and not has["updates"] and tree["run"].get("collect_steps"):
         _put(tree, "run.updates", 0)  # a config's number of updates would go before
     return tree
 

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dtc.config import own
 from dtc.config.settings import Config
 from dtc.host import command, writers
 from dtc.host.figures import curves
@@ -65,11 +66,11 @@ class Pictures:
         if jax.process_index() != 0:
             return
         cfg, folder = self.program.cfg, self.workdir / "figures"
-        title = f"{cfg.name}: {cfg.env.name}, seed {cfg.seed}"
-        own = carrier if jax.process_count() == 1 else None
+        title = f"{cfg.name}: {own.short(cfg.env.name)}, seed {cfg.seed}"
+        whole = carrier if jax.process_count() == 1 else None
         try:
             records = list(writers.read_metrics(self.workdir / writers.METRICS))
-            drawing = Drawing(folder, title, records, probes, own)
+            drawing = Drawing(folder, title, records, probes, whole)
             baselines = dict(totals.baselines)
             curves.learning_curve(folder / "learning_curve.png", records, baselines, title)
             for line in self.report.draw(self.program, drawing):
@@ -85,7 +86,7 @@ def summary(cfg: Config, totals: Totals, records: Sequence[Mapping[str, Any]]) -
     parts = [f"{short(evaluated)} (greedy)"] if evaluated is not None else []
     steps, updates = f"{totals.env_steps:,} env steps", f"{totals.update:,} updates"
     lines = [
-        f"{cfg.name}: {cfg.algorithm.name} on {cfg.env.name}, seed {cfg.seed}",
+        f"{cfg.name}: {cfg.algorithm.name} on {own.short(cfg.env.name)}, seed {cfg.seed}",
         f"  return       {', '.join([*parts, *known])}",
         f"  cost         {steps}, {updates}, {clock(totals.seconds)} of training",
     ]

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from dtc.config.errors import ConfigError
+from dtc.config.own import split
 from dtc.config.schema import declarations
 from dtc.config.settings import Config, flat, from_dict, to_dict
 from dtc.host import formats
@@ -41,6 +42,20 @@ def tree(workdir: Path) -> dict[str, Any]:
 def settings(workdir: Path) -> Config:
     """The settings of a run; raises ConfigError as `tree` does."""
     return from_dict(tree(workdir))
+
+
+def check_code(workdir: Path, env_name: str, is_trusted: bool) -> None:
+    """Refuses to run code that a run directory names, unless the user has said so.
+
+    Raises:
+      ConfigError: the run's environment is a file or module outside the package.
+    """
+    own = split(env_name)
+    if own is not None and not is_trusted:
+        raise ConfigError(
+            f"{workdir / NAME} names code: env.name={env_name}. It would be executed with your "
+            f"rights. Read {own.where}, then add --trust-env (trust_env=True in Python)."
+        )
 
 
 def write(workdir: Path, cfg: Config) -> None:

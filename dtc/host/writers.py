@@ -1,20 +1,20 @@
-"""Writers of a run: metrics.jsonl and TensorBoard events.
+"""Writers of a run: metrics.jsonl, with the trackers behind it.
 
 Only process 0 writes; the other processes may call the same functions.
 """
 
-import contextlib
 import errno
 import json
 import math
 import os
-import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import jax
 from rich.table import Table
+
+from dtc.host import trackers
 
 Record = dict[str, Any]  # one log step: `update`, `env_steps`, `seconds` and metrics by name
 
@@ -32,7 +32,7 @@ def read_metrics(path: Path) -> Iterator[Record]:
 
 
 class MetricsWriter:
-    """Appends records to metrics.jsonl and, if tensorboard is installed, to event files."""
+    """Appends records to metrics.jsonl and passes them to the run's trackers (trackers.py)."""
 
     def __init__(
         self, workdir: Path, update: int = 0, tell: Callable[[str], None] = lambda line: None
@@ -40,13 +40,13 @@ class MetricsWriter:
         """Opens the files and removes records after `update`, from which the run continues."""
         self.path, self.tell = workdir / METRICS, tell
         self.file: int | None = None
-        self.events: Any = None
+        self.sinks: list[trackers.Sink] = []
         self.waiting: list[str] = []  # records that a bad disk has not taken yet
         self.is_writer = jax.process_index() == 0
         if self.is_writer:
             workdir.mkdir(parents=True, exist_ok=True)
             last = _truncate(self.path, update)
-            self.events = _open_events(workdir / "tensorboard", last)
+            self.sinks = trackers.open_all(workdir, last, tell)
 
     def write(self, record: Mapping[str, Any]) -> None:
         """Writes and flushes one log step, so that a killed run loses none.
@@ -57,12 +57,8 @@ class MetricsWriter:
             return
         plain = {name: _plain(value) for name, value in record.items()}
         self._append(json.dumps(plain) + "\n")
-        if self.events is not None:
-            try:
-                _add_event(self.events, plain)
-            except Exception as error:  # of its background thread
-                self.tell(f"TensorBoard events end here: {error}.")
-                self.events = None
+        for sink in self.sinks:
+            sink.write(plain)
 
     def _append(self, line: str) -> None:
         was_bad, self.waiting = bool(self.waiting), [*self.waiting, line][-MOST_WAITING:]
@@ -77,13 +73,13 @@ class MetricsWriter:
                 self.tell(f"{self.path} cannot be written ({error.strerror}); its records wait.")
 
     def close(self) -> None:
-        """Closes the files."""
+        """Closes the files, and waits a while for trackers."""
         if self.file is not None:
             os.close(self.file)
             self.file = None
-        if self.events is not None:
-            with contextlib.suppress(Exception):
-                self.events.close()
+        for sink in self.sinks:
+            sink.close()
+        self.sinks = []
 
 
 def _is_same(file: int, path: Path) -> bool:
@@ -124,41 +120,6 @@ def _truncate(path: Path, update: int) -> Record | None:
     draft.write_text("".join(json.dumps(record) + "\n" for record in kept))
     os.replace(draft, path)
     return kept[-1] if kept else None
-
-
-def _open_events(directory: Path, last: Record | None) -> Any:
-    """TensorBoard's event writer, or None if tensorboard is not installed.
-
-    For a resumed run a session start hides the events after its last record.
-    """
-    try:
-        from tensorboard.compat.proto import event_pb2
-        from tensorboard.summary.writer.event_file_writer import EventFileWriter
-    except ImportError:
-        return None
-    events = EventFileWriter(str(directory), flush_secs=10)
-    if last is not None:
-        start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
-        wall, step = time.time(), _step(last) + 1
-        events.add_event(event_pb2.Event(wall_time=wall, step=step, session_log=start))
-    return events
-
-
-def _step(record: Record) -> int:
-    return record["env_steps"] if "env_steps" in record else record["update"]
-
-
-def _add_event(events: Any, record: Record) -> None:
-    from tensorboard.compat.proto import event_pb2, summary_pb2
-
-    values = [
-        summary_pb2.Summary.Value(tag=name, simple_value=value)
-        for name, value in record.items()
-        if isinstance(value, int | float)
-    ]
-    summary = summary_pb2.Summary(value=values)
-    wall, step = time.time(), _step(record)
-    events.add_event(event_pb2.Event(wall_time=wall, step=step, summary=summary))
 
 
 def short(number: float, digits: int = 3) -> str:

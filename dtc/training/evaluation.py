@@ -197,6 +197,7 @@ class Watched(NamedTuple):
     """One episode to look at; rows after its end repeat what it ended in."""
 
     alive: Array  # [T] int32, 1 while it lasts
+    reward: Array  # [T] after each action
     seen: dict[str, Array]  # [T, ...] encoded observations
 
 
@@ -205,7 +206,8 @@ def watch(root: Key, learner: PyTree, index: Array, machine: Machine, act_fn: Ac
     trace = run_episode(root, learner, act_fn, _ids(1), index, machine)
     obs = jax.tree.map(lambda x: x[:, 0], trace.rows.obs)
     seen = jax.vmap(machine.env.spec.encode)(obs)
-    return mesh.of_first_device(Watched(trace.outcome.alive[:, 0], dict(seen)))
+    shown = trace.outcome
+    return mesh.of_first_device(Watched(shown.alive[:, 0], shown.reward[:, 0], dict(seen)))
 
 
 def make_watch(machine: Machine, on: Mesh, kind: str = "greedy") -> Any:

@@ -33,7 +33,7 @@ from dtc.core.nets import (
 )
 from dtc.core.numerics import accum
 from dtc.core.types import Array, EnvSpec, Latent, PyTree
-from dtc.world_model.latent import Feature, flat_stoch, one_hot, split_classes
+from dtc.world_model.latent import Cells, Feature, flat_stoch, one_hot, split_classes
 
 # Initial scale of the posterior's logits. With 1 the initial codes are nearly uniform noise and the
 # decoder learns to ignore them; with 4 they are almost a hash of the observation.
@@ -126,6 +126,7 @@ class Trunk(nn.Module):
     num_actions: int
     has_action_mask: bool
     planes: tuple[str, ...] = ()  # as of EnvSpec
+    cells: Cells | None = None  # see grid.py
 
     def setup(self) -> None:
         c, p = self.cfg, self.precision
@@ -135,6 +136,11 @@ class Trunk(nn.Module):
         self.prior = Prior(c, p)
         self.posterior = Posterior(c, p, self.num_tokens)
         self.decoder = Decoder(c.decoder_layers, c.units, self.encoded, p)
+        self.make_heads()
+
+    def make_heads(self) -> None:
+        """The heads of reward, continue and, if there are masks, the action mask."""
+        c, p = self.cfg, self.precision
         self.reward = twohot_head(HEAD_LAYERS, c.units, c.bins, p)
         self.cont = Head(HEAD_LAYERS, c.units, 1, 1.0, p)
         if self.has_action_mask:
@@ -162,9 +168,13 @@ class Trunk(nn.Module):
 
     def heads(self, feature: Feature) -> tuple[Array, Array, Array | None]:
         """Logits of reward [..., bins], continue [...] and action mask [..., A] or None."""
-        x = feature.joined
+        x = self.read(feature)
         mask = self.mask(x) if self.has_action_mask else None
         return self.reward(x), self.cont(x)[..., 0], mask
+
+    def read(self, feature: Feature) -> Array:
+        """What the heads read of a Feature."""
+        return feature.joined
 
     def decode(self, feature: Feature) -> dict[str, Array]:
         """Mean (symlog, standardised) of vectors, logits of the observation's other leaves."""

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from functools import partial
 
 import jax
-from PIL import Image
 
-from dtc.host.figures import curves, film
+from dtc.host.figures import curves
+from dtc.host.figures.film import Clip
 from dtc.host.health import settled, swings
 from dtc.host.program import Program
 from dtc.host.progress import Shown
@@ -41,10 +41,10 @@ def make(program: Program) -> Report:
     )
 
 
-def film_of_episode(program: Program, carrier: Carrier, index: jax.Array) -> Sequence[Image.Image]:
+def film_of_episode(program: Program, carrier: Carrier, index: jax.Array) -> Clip:
     """What was seen in a greedy episode."""
     watched = jax.device_get(program.watch(carrier.root, carrier.learner, index))
-    return film.of_episode(watched, program.machine.env.spec.picture)
+    return Clip(watched.seen, watched.alive, watched.reward)
 
 
 def draw(program: Program, drawing: Drawing) -> Sequence[str]:
