@@ -28,7 +28,7 @@ def main(argv: Sequence[str]) -> int:
             print(text)
             return 0
         wanted = command.parse(typed, cluster.detect(os.environ))
-        workdir, track = wanted.workdir, trackers.check(wanted.track)
+        track, workdir = trackers.check(wanted.track), wanted.workdir
         if not command.names_workdir(argv):
             workdir = claimed = directory.claim(workdir)
         logs.divert(workdir, wanted.processes.id)
@@ -38,11 +38,9 @@ def main(argv: Sequence[str]) -> int:
         stop.again()
         from dtc.host import compiles, loop  # imports the whole agent
 
-        if wanted.processes.id == 0:
-            trackers.ask(workdir, track)
         kept = compiles.Compiles(wanted.compile_cache)
-        how: dict[str, Any] = {"init": wanted.init, "stop": stop, "compiles": kept}
-        return loop.run(cfg, workdir, wanted.resume, here, typed, **how)
+        more: Any = {"init": wanted.init, "stop": stop, "track": track, "compiles": kept}
+        return loop.run(cfg, workdir, wanted.resume, here, typed, **more)
     except ConfigError as error:
         print(error, file=sys.stderr)
         if claimed is not None:
