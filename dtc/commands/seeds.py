@@ -1,5 +1,6 @@
 """Trains several seeds: `dtc train --seeds=0..4 --jobs=2`, a process and a directory each."""
 
+import contextlib
 import os
 import re
 import signal
@@ -12,7 +13,7 @@ from concurrent import futures
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dtc.config.errors import ConfigError
+from dtc.config.errors import ConfigError, FinishedError
 from dtc.host import command
 
 MOST = 1000  # seeds of one command
@@ -86,7 +87,8 @@ def train(asked: Wanted, program: str) -> int:
     rest = tuple(f for f in flags if not re.match(r"--?workdir(=|$)", f))
     own = {s: (*rest, f"--seed={s}", f"--workdir={root / f'seed{s}'}") for s in asked.seeds}
     for seed_flags in own.values():
-        command.parse([program, *seed_flags])
+        with contextlib.suppress(FinishedError):
+            command.parse([program, *seed_flags])
     print(
         f"Seeds {', '.join(map(str, asked.seeds))} in {root}, {asked.jobs} at a time.", flush=True
     )
