@@ -32,12 +32,13 @@ from dtc.host.signals import Stop, Watchdog, status_of
 from dtc.host.start import check_finite, check_memory, check_rows, on_first_process
 from dtc.host.totals import Totals
 from dtc.host.tracer import Tracer
-from dtc.host.trackers import ask
 from dtc.host.warm import with_parameters
 from dtc.training.carrier import Carrier
 from dtc.training.trainer import CallInfo
 
 START_UP, COMPILE = 1, 4  # times run.patience
+
+Train = Callable[..., tuple[Carrier, CallInfo]]  # (carrier, number of iterations)
 
 
 def run(
@@ -49,14 +50,12 @@ def run(
     rows: Iterable[Row] = (),
     init: Init | None = None,
     stop: Stop | None = None,
-    track: Sequence[str] = (),
     compiles: Compiles | None = None,
 ) -> int:
     """Trains until the goal or an interrupt; returns the exit status (docs/reference/exit-codes).
 
     Args:
       init: parameters of another run to start from.
-      track: trackers of its metrics, see trackers.py.
       stop: listens for signals; the default listens during this call.
       compiles: the cache of compiled programs; the default is none.
       rows: initial contents of the ring, in parts [R, N, ...] for all environments, where R
@@ -76,7 +75,6 @@ def run(
     lock = Lock(workdir)
     on_first_process(lock.take)
     try:
-        ask(workdir, track if jax.process_index() == 0 else ())
         if own is not None:
             own.listen()
         return Run(cfg, workdir, program, here, argv, rows, init, stop or own, compiles).run(resume)
@@ -134,9 +132,7 @@ class Run:
                 resume = resume and self._has_checkpoint()
                 carrier = self._resume() if resume else self._start()
                 self.progress.baselines = self.totals.baselines
-                self.writer = writers.MetricsWriter(
-                    self.workdir, self.totals.update if resume else -1, self.progress.log
-                )
+                self.writer = self._writer(self.totals.update if resume else -1)
                 with self.compiling("Compiling evaluation"):
                     self._warm(carrier)
                     if not resume:
@@ -146,6 +142,9 @@ class Run:
         finally:
             self.watchdog.close()
             self.progress.finish()
+
+    def _writer(self, update: int) -> writers.MetricsWriter:
+        return writers.MetricsWriter(self.workdir, update, self.progress.log)
 
     def _has_checkpoint(self) -> bool:
         """Whether there is a checkpoint, or was one; without, a killed run starts again."""
@@ -215,9 +214,7 @@ class Run:
         self.tracer.at(None)
         return carrier
 
-    def _launch(
-        self, train: Callable[..., tuple[Carrier, CallInfo]], carrier: Carrier, size: int
-    ) -> tuple[Carrier, Call]:
+    def _launch(self, train: Train, carrier: Carrier, size: int) -> tuple[Carrier, Call]:
         """Starts a call."""
         epoch = self.pace.epoch(self.totals.update)
         if epoch and self.pace.epoch(self.totals.update - self.cfg.run.updates_per_collect) < epoch:
@@ -227,9 +224,7 @@ class Run:
         self.totals.update += size * self.cfg.run.updates_per_collect
         return carrier, Call(size, self.totals.update, info)
 
-    def _compile(
-        self, carrier: Carrier
-    ) -> Callable[[Carrier, jax.Array], tuple[Carrier, CallInfo]]:
+    def _compile(self, carrier: Carrier) -> Train:
         """Compiles the train call ahead, so that compilation does not count as training time."""
         begin, what = time.monotonic(), "Compiling the train step"
         with self.watchdog.during("Compiling", COMPILE), self.compiling(what):
@@ -291,7 +286,7 @@ class Run:
         self.totals.rollbacks, self.totals.seconds = number, seconds
         self.in_a_row, self.window = 0, Window()
         self.writer.close()
-        self.writer = writers.MetricsWriter(self.workdir, self.totals.update, self.progress.log)
+        self.writer = self._writer(self.totals.update)
         self.progress.log(
             f"{why}: back to update {self.totals.update} with fresh draws, "
             f"attempt {number} of {rescue.MOST}."

@@ -1,4 +1,4 @@
-"""Writers of a run: metrics.jsonl, with the trackers behind it.
+"""The writer of a run's metrics: metrics.jsonl, with the trackers behind it.
 
 Only process 0 writes; the other processes may call the same functions.
 """
@@ -15,6 +15,7 @@ import jax
 from rich.table import Table
 
 from dtc.host import trackers
+from dtc.host.directory import writable
 
 Record = dict[str, Any]  # one log step: `update`, `env_steps`, `seconds` and metrics by name
 
@@ -44,8 +45,9 @@ class MetricsWriter:
         self.waiting: list[str] = []  # records that a bad disk has not taken yet
         self.is_writer = jax.process_index() == 0
         if self.is_writer:
-            workdir.mkdir(parents=True, exist_ok=True)
-            last = _truncate(self.path, update)
+            with writable(workdir):
+                workdir.mkdir(parents=True, exist_ok=True)
+                last = _truncate(self.path, update)
             self.sinks = trackers.open_all(workdir, last, tell)
 
     def write(self, record: Mapping[str, Any]) -> None:
