@@ -65,9 +65,9 @@ def _play(
     return {name: x / episodes for name, x in sums.items()}, np.concatenate(parts)
 
 
-def film(run: Saved, workdir: Path, target: Path | None, num: int) -> Path | None:
-    """Films `num` greedy episodes; None if there is nothing to see."""
-    take, first = report_of(run.program).film, FIRST_EVALUATION + 1
-    found = [take(run.program, run.carrier, jnp.int32(first + i)) for i in range(num)]
+def film(run: Saved, workdir: Path, target: Path | None, episodes: int) -> Path | None:
+    """Writes a film of episodes; None if there is nothing to see."""
+    show, first = report_of(run.program).film, FIRST_EVALUATION + 1
+    found = [show(run.program, run.carrier, jnp.int32(first + i)) for i in range(episodes)]
     clips = [clip for clip in found if clip is not None]
     return films.write(run.program, clips, run.env_steps, workdir, target) if clips else None

@@ -42,7 +42,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--devices", type=at_least(0), default=0, help="as in dtc train")
     add("--film", type=new_file, help="the film (default WORKDIR/figures/episode.mp4)")
     add("--film-episodes", type=at_least(0), default=1, help="episodes shown (default 1)")
-    add("--trust-env", action="store_true", help="run the code of the run's own environment")
+    add("--trust-env", action="store_true", help="run the run's own environment")
     add("--json", type=new_file, help="also write the results to this file")
     return parser
 
@@ -54,7 +54,8 @@ def _evaluate(args: argparse.Namespace) -> int:
     from dtc.host.cluster import ALONE
     from dtc.host.compiles import Compiles
 
-    cfg, _ = devices.start(saved.settings(args.workdir, args.trust_env), args.devices, ALONE)
+    wanted = saved.settings(args.workdir, args.trust_env)
+    cfg, _ = devices.start(wanted, args.devices, ALONE)
     console, kept = Console(highlight=False), Compiles("")
     console.print(f"Evaluating the newest checkpoint of {args.workdir} ...", soft_wrap=True)
     shown = Played(console, args.episodes)
@@ -62,13 +63,13 @@ def _evaluate(args: argparse.Namespace) -> int:
         run, found = episodes.evaluate(cfg, args.workdir, args.episodes, shown)
         film = episodes.film(run, args.workdir, args.film, args.film_episodes)
     kept.loaded()
-    result = found.result | ({"film": str(film)} if film else {})
+    result = found.result | ({} if film is None else {"film": str(film)})
     console.print(returns_table(str(args.workdir), run.update, args.episodes, found.returns))
     for name, value in result.items():
         if name.startswith("eval/") and not name.startswith(tuple(_returns(found.returns))):
             console.print(f"{name} {value:.4g}", soft_wrap=True)
-    if film:
-        console.print(f"Film of a greedy episode: {film}", soft_wrap=True)
+    if film is not None:
+        console.print(f"Film of the greedy policy: {film}", soft_wrap=True)
     if args.json:
         args.json.write_text(json.dumps(result, indent=2) + "\n")
     return 0

@@ -34,6 +34,9 @@ def main(argv: Sequence[str]) -> int:
     if missing:
         parser.error(f"{missing[0]} holds no {writers.METRICS}. Use run directories.")
     runs = {str(run): list(writers.read_metrics(run / writers.METRICS)) for run in args.runs}
+    for run, records in runs.items():
+        if not records:
+            parser.error(f"{run}/{writers.METRICS} holds no records yet. Use other runs, or wait.")
     known = {name for records in runs.values() for record in records for name in record}
     for metric in args.metric:
         if metric not in known:

@@ -29,7 +29,7 @@ def main(argv: Sequence[str]) -> int:
             print(text)
             return 0
         wanted = command.parse(typed, cluster.detect(os.environ))
-        workdir, track = wanted.workdir, trackers.check(wanted.track)
+        track, workdir = trackers.check(wanted.track), wanted.workdir
         if not command.names_workdir(argv):
             workdir = claimed = directory.claim(workdir)
         logs.divert(workdir, wanted.processes.id)
@@ -70,10 +70,8 @@ def _train(
             from dtc.host import compiles, loop  # imports the whole agent
     finally:
         watchdog.close()
-    if wanted.processes.id == 0:
-        trackers.ask(workdir, track)
     kept = compiles.Compiles(wanted.compile_cache)
-    how: dict[str, Any] = {"init": wanted.init, "stop": stop, "compiles": kept}
+    how: dict[str, Any] = {"init": wanted.init, "stop": stop, "track": track, "compiles": kept}
     status = loop.run(cfg, workdir, wanted.resume, here, typed, **how)
     peers.leave()
     return status

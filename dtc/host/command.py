@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from absl import flags
 
-from dtc.config import manual, values
+from dtc.config import manual, own, values
 from dtc.config.errors import ConfigError, FinishedError, did_you_mean
 from dtc.config.schema import declarations, sections
 from dtc.config.settings import Config, flat, from_dict, plain
@@ -63,7 +63,7 @@ OLDER = {  # flags of the first description of this agent
 }
 SHORTCUTS = {"seed": "seed", "steps": "run.steps", "updates": "run.updates"}
 LENGTHS = ("steps", "updates")
-WORDS = ("workdir", "mesh", "coordinator", "init_from", "init_groups", "compile_cache", "track")
+WORDS = ("workdir", "mesh", "coordinator", "init_from", "init_groups", "track", "compile_cache")
 
 
 class Init(NamedTuple):
@@ -129,8 +129,9 @@ def parse(argv: Sequence[str], found: Processes = ALONE) -> Command:
         tree = recorded.tree(Path(given.workdir))
     else:
         tree = config_file.load(DEFAULT if name is None else name)
-    chosen = flat(plain(tree))
-    cfg = _with_environment(from_dict(_override(tree, given), chosen))
+    chosen, tree = flat(plain(tree)), _override(tree, given)
+    _put(tree, "env.name", own.absolute(str(tree.get("env", {}).get("name", ""))))
+    cfg = _with_environment(from_dict(tree, chosen))
     if stored is not None and name is None and given["config.env.name"].value is None:
         recorded.check_code(Path(given.workdir), cfg.env.name, bool(given["trust-env"].value))
     if stored is not None:
@@ -139,8 +140,8 @@ def parse(argv: Sequence[str], found: Processes = ALONE) -> Command:
     workdir = _workdir(given, cfg, processes)
     if stored is not None and (done := directory.finished(workdir, cfg)):
         raise FinishedError(_finished(workdir, cfg, done))
-    others = {"compile_cache": given.compile_cache or "", "track": given.track or ""}
-    return Command(cfg, workdir, is_resumed, num_devices, _init(given), processes, **others)
+    kept = given.track or "", given.compile_cache or ""
+    return Command(cfg, workdir, is_resumed, num_devices, _init(given), processes, *kept)
 
 
 def to_continue(argv: Sequence[str], workdir: Path, environ: Mapping[str, str] = os.environ) -> str:
@@ -308,9 +309,9 @@ def _override(tree: dict[str, Any], given: flags.FlagValues) -> dict[str, Any]:
         if given[flag].value is not None:
             _put(tree, name, _whole(flag, given))
     has = {n: any(given[f].value is not None for f in (n, f"config.run.{n}")) for n in LENGTHS}
-    if all(has.values()):
+    if given.steps is not None and has["updates"]:
         raise ConfigError("--steps and --updates both set the length of the run. Leave out one.")
-    if has["steps"] and tree["run"].get("collect_steps"):
+    if has["steps"] and not has["updates"] and tree["run"].get("collect_steps"):
         _put(tree, "run.updates", 0)  # a config's number of updates would go before
     return tree
 

@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from dtc.config.errors import ConfigError
 from dtc.config.settings import Config, flat
 from dtc.host import identity, peers
 
+Show = Callable[[str, float | None], contextlib.AbstractContextManager[None]]
 OFF = "off"
 LARGEST = 4 * 2**30  # bytes; the programs used least recently go first
 LEAST = 0.2  # seconds; a program that compiles faster is not kept
@@ -83,6 +84,12 @@ class Compiles:
         with contextlib.suppress(OSError):
             draft.write_text(json.dumps(times))
             os.replace(draft, self.root / TIMES)
+
+    @contextlib.contextmanager
+    def during(self, cfg: Config, show: Show, program: str) -> Iterator[None]:
+        """Shows and notes how long the block compiles a program."""
+        with show(program, self.last(program, cfg)), self.timed(program, cfg):
+            yield
 
     def _times(self) -> dict[str, float]:
         if self.root is None:

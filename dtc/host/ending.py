@@ -68,10 +68,10 @@ class Pictures:
             return
         cfg, folder = self.program.cfg, self.workdir / "figures"
         title = f"{cfg.name}: {own.short(cfg.env.name)}, seed {cfg.seed}"
-        alone = carrier if jax.process_count() == 1 else None
+        whole = carrier if jax.process_count() == 1 else None
         try:
             records = list(writers.read_metrics(self.workdir / writers.METRICS))
-            drawing = Drawing(folder, title, records, probes, alone)
+            drawing = Drawing(folder, title, records, probes, whole)
             baselines = dict(totals.baselines)
             curves.learning_curve(folder / "learning_curve.png", records, baselines, title)
             for line in self.report.draw(self.program, drawing):

@@ -4,12 +4,12 @@ Totals are Python integers; devices count within one call only. Every process ru
 only process 0 writes logs and figures and prints to the terminal.
 """
 
-import contextlib
 import dataclasses
 import logging
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ from dtc.host.signals import Stop, Watchdog, status_of
 from dtc.host.start import check_finite, check_memory, check_rows, on_first_process
 from dtc.host.totals import Totals
 from dtc.host.tracer import Tracer
+from dtc.host.trackers import ask
 from dtc.host.warm import with_parameters
 from dtc.training.carrier import Carrier
 from dtc.training.trainer import CallInfo
@@ -50,12 +51,14 @@ def run(
     rows: Iterable[Row] = (),
     init: Init | None = None,
     stop: Stop | None = None,
+    track: Sequence[str] = (),
     compiles: Compiles | None = None,
 ) -> int:
     """Trains until the goal or an interrupt; returns the exit status (docs/reference/exit-codes).
 
     Args:
       init: parameters of another run to start from.
+      track: trackers of its metrics, see trackers.py.
       stop: listens for signals; the default listens during this call.
       compiles: the cache of compiled programs; the default is none.
       rows: initial contents of the ring, in parts [R, N, ...] for all environments, where R
@@ -75,6 +78,7 @@ def run(
     lock = Lock(workdir)
     on_first_process(lock.take)
     try:
+        ask(workdir, track if jax.process_index() == 0 else ())
         if own is not None:
             own.listen()
         return Run(cfg, workdir, program, here, argv, rows, init, stop or own, compiles).run(resume)
@@ -121,6 +125,7 @@ class Run:
     def run(self, resume: bool) -> int:
         """Starts or resumes, trains, and writes checkpoint, figures and summary."""
         self.progress = Progress(self.goal, self.unit, shown=self.report.shown)
+        self.compiling = partial(self.compiles.during, self.cfg, self.progress.during)
         self.progress.log(self.message)
         self.tracer = Tracer(self.cfg.run.profile, self.workdir / "profile", self.progress.log)
         self.stop.say = self.progress.log
@@ -132,7 +137,7 @@ class Run:
                 carrier = self._resume() if resume else self._start()
                 self.progress.baselines = self.totals.baselines
                 self.writer = self._writer(self.totals.update if resume else -1)
-                with self._compiling("Compiling evaluation"):
+                with self.compiling("Compiling evaluation"):
                     self._warm(carrier)
                     if not resume:
                         self._measure_baselines(carrier)
@@ -155,7 +160,7 @@ class Run:
             recorded.write(self.workdir, self.cfg)
         self.progress.log(f"Run directory {self.workdir}.")
         self.totals = Totals(env_steps=self.program.machine.prefill * self.cfg.env.num_envs)
-        with self._compiling("Compiling acting and collection"):
+        with self.compiling("Compiling acting and collection"):
             return self._begin()
 
     def _begin(self) -> Carrier:
@@ -226,18 +231,11 @@ class Run:
     def _compile(self, carrier: Carrier) -> Train:
         """Compiles the train call ahead, so that compilation does not count as training time."""
         begin, what = time.monotonic(), "Compiling the train step"
-        with self.watchdog.during("Compiling", COMPILE), self._compiling(what):
+        with self.watchdog.during("Compiling", COMPILE), self.compiling(what):
             train = self.program.train.lower(carrier, jnp.int32(0)).compile()
         self.compiles.loaded()
         self.progress.log(f"Compiled the train step in {writers.clock(time.monotonic() - begin)}.")
         return train
-
-    @contextlib.contextmanager
-    def _compiling(self, what: str) -> Iterator[None]:
-        """Shows that the block compiles, and for how long."""
-        last = self.compiles.last(what, self.cfg)
-        with self.progress.during(what, last), self.compiles.timed(what, self.cfg):
-            yield
 
     def _plan(self, pending: Call | None) -> Plan:
         """What to do next; all processes agree on it."""
@@ -382,10 +380,10 @@ class Run:
         status = self._last_save(carrier)
         self.stop.is_heeded = False  # what is trained is saved
         self.writer.close()
+        self.progress.finish()
         if not is_stopped or self.signal == signal.SIGINT:
             self.pictures.finish(carrier, self.totals, self.progress.log)
-        is_finished = not is_stopped and not self._is_goal_ahead(self.totals.update)
-        for line in ending.advice(self.argv, self.workdir, self.cfg, is_finished):
+        for line in ending.advice(self.argv, self.workdir, self.cfg, not is_stopped):
             self.progress.log(line)
         return status or status_of(self.signal)
 

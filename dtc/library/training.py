@@ -81,14 +81,14 @@ def train(
     tracked = trackers.check(track)
     try:
         wanted = command.parse(typed)
-    except FinishedError:  # nothing is left to do
+    except FinishedError:
         return Run(workdir)
     cfg, here = _start(wanted.cfg)
-    where = Path(workdir) if workdir else directory.claim(wanted.workdir)
-    trackers.ask(where, tracked)
+    path = wanted.workdir if workdir != "" else directory.claim(wanted.workdir)
     from dtc.host import loop  # imports the whole agent
 
-    return Run(where, loop.run(cfg, where, wanted.resume, here, typed))
+    status = loop.run(cfg, path, wanted.resume, here, typed, track=tracked)
+    return Run(path, status)
 
 
 def _start(cfg: Config) -> tuple[Config, Devices]:

@@ -16,10 +16,9 @@ import time
 import pytest
 from rich.console import Console
 
-from dtc.host import ending, progress
+from dtc.host import progress
 from dtc.host.compiles import Compiles
 from dtc.host.progress import Progress, Shown, bar, fitted
-from dtc.host.totals import Totals
 from tests.programs import smoke_config
 
 METRICS = {
@@ -187,28 +186,3 @@ def test_a_start_that_died_while_it_read_the_cache_empties_it(tmp_path):
     Compiles(str(tmp_path)).loaded()
     assert not (first.root / "jit_f-1-cache").exists()
     assert not list(first.root.glob("reading-*"))
-
-
-# The end.
-
-
-def test_the_summary_says_return_cost_and_what_was_interesting(tmp_path):
-    cfg = smoke_config((1, 1))
-    totals = Totals(30, 6080, 65.0, 2, {"random": 9.06, "scripted": 80.0}, {"eval/return": 61.2})
-    records = [
-        {"env_steps": s, "curiosity/novelty": n} for s, n in ((10, 0.1), (20, 0.3), (30, 0.2))
-    ]
-    text = "\n".join(ending.summary(cfg, totals, records))
-    assert "return       61.2 (greedy), random 9.06, scripted 80" in text
-    assert "6,080 env steps, 30 updates, 1:05 of training" in text
-    assert "novelty 0.300 at 20 steps, 0.200 at the end" in text
-    assert "interesting" not in "".join(ending.summary(cfg, totals, []))
-
-
-def test_a_finished_run_does_not_offer_to_continue():
-    cfg = smoke_config((1, 1), run__updates=30)
-    more = ending.advice(["dtc train", "--seed=1"], "runs/x", cfg, True)
-    assert more[-1] == "To train on: dtc train --workdir=runs/x --resume --updates=60"
-    stopped = ending.advice(["dtc train", "--seed=1"], "runs/x", cfg, False)
-    assert stopped[-1] == "To continue: dtc train --seed=1 --workdir=runs/x --resume"
-    assert len(more) == len(stopped) == 3

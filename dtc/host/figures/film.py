@@ -140,7 +140,8 @@ def _below(
                 _mark(pen, left + 8, top + 8, 7)
             pen.text((left + 21, top - 1), name, fill=INK, font=_font(15))
             left += _width(name)
-    pen.text((0, LINE * (1 + len(rows)) + 4), caption, fill=FAINT, font=_font(16))
+    size = next((s for s in range(16, 9, -1) if _font(s).getlength(caption) <= width), 9)
+    pen.text((0, LINE * (1 + len(rows)) + 4), caption, fill=FAINT, font=_font(size))
     return image
 
 
