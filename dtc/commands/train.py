@@ -70,10 +70,8 @@ def _train(
             from dtc.host import compiles, loop  # imports the whole agent
     finally:
         watchdog.close()
-    if wanted.processes.id == 0:
-        trackers.ask(workdir, track)
     kept = compiles.Compiles(wanted.compile_cache)
-    how: dict[str, Any] = {"init": wanted.init, "stop": stop, "compiles": kept}
+    how: dict[str, Any] = {"init": wanted.init, "stop": stop, "track": track, "compiles": kept}
     status = loop.run(cfg, workdir, wanted.resume, here, typed, **how)
     peers.leave()
     return status

@@ -381,7 +381,7 @@ class Run:
             self.pictures.finish(carrier, self.totals, self.progress.log)
         for line in ending.advice(self.argv, self.workdir, self.cfg, not is_stopped):
             self.progress.log(line)
-        return status or status_of(self.signal)
+        return status or self.writer.status() or status_of(self.signal)
 
     def _last_save(self, carrier: Carrier) -> int:
         """Saves and waits; the exit status."""

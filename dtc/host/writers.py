@@ -16,6 +16,7 @@ from rich.table import Table
 
 from dtc.host import trackers
 from dtc.host.directory import writable
+from dtc.host.signals import UNSAVED
 
 Record = dict[str, Any]  # one log step: `update`, `env_steps`, `seconds` and metrics by name
 
@@ -75,13 +76,22 @@ class MetricsWriter:
                 self.tell(f"{self.path} cannot be written ({error.strerror}); its records wait.")
 
     def close(self) -> None:
-        """Closes the files, and waits a while for trackers."""
+        """Closes the files, waits a while for trackers; tells if the disk refuses records."""
+        if self.waiting:
+            self._append("")
+        if self.waiting:
+            num = sum(map(bool, self.waiting))
+            self.tell(f"{self.path} lacks its last {num} records: make room before the next run.")
         if self.file is not None:
             os.close(self.file)
             self.file = None
         for sink in self.sinks:
             sink.close()
         self.sinks = []
+
+    def status(self) -> int:
+        """The exit status that the files ask for: records that were not written are lost."""
+        return UNSAVED if self.waiting else 0
 
 
 def _is_same(file: int, path: Path) -> bool:

@@ -137,11 +137,12 @@ class GridPrior(nn.Module):
 
     def __call__(self, deter: Array) -> Array:
         cells, state = self.cells.split_deter(deter)
-        return _log_probs(self.of_cell(cells), self.of_rest(state), self.cfg)
+        logits = _joined(self.of_cell(cells), self.of_rest(state))
+        return dist.unimix_logits(split_classes(logits, self.cfg.classes), dist.UNIMIX)
 
 
 class GridPosterior(nn.Module):
-    """(h, tokens) -> log q(z | h, o) [..., S, C], unimix applied."""
+    """(h, tokens) -> logits of q(z | h, o) [..., S*C], before unimix."""
 
     cfg: RSSMConfig
     precision: Precision
@@ -163,13 +164,12 @@ class GridPosterior(nn.Module):
         seen = tokens[..., :size].reshape(*tokens.shape[:-1], self.cells.num, self.cfg.depth)
         by_cell = self.of_cell(jnp.concatenate([seen, cells.astype(seen.dtype)], -1))
         x = jnp.concatenate([tokens[..., size:], state.astype(tokens.dtype)], -1)
-        return _log_probs(by_cell, self.of_rest(x), self.cfg)
+        return _joined(by_cell, self.of_rest(x))
 
 
-def _log_probs(by_cell: Array, rest: Array, cfg: RSSMConfig) -> Array:
-    """Those of all groups [..., S, C], from logits [..., cells, C] and [..., F]."""
-    flat = jnp.concatenate([by_cell.reshape(*by_cell.shape[:-2], -1), rest], -1)
-    return dist.unimix_logits(split_classes(flat, cfg.classes), dist.UNIMIX)
+def _joined(by_cell: Array, rest: Array) -> Array:
+    """Logits of all groups [..., S*C], from those of the cells [..., cells, C] and the rest."""
+    return jnp.concatenate([by_cell.reshape(*by_cell.shape[:-2], -1), rest], -1)
 
 
 class GridEncoder(nn.Module):

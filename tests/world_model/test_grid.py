@@ -54,11 +54,12 @@ def latent(cells):
 
 
 def step(board=BOARD, cells=None, codes=CODES):
-    """(next state of each cell, its log q) after an observation."""
+    """(next state of each cell, its logits of q) after an observation."""
     cells = np.zeros((B, CELLS.num, CFG.cell_units), np.float32) if cells is None else cells
     tokens, action = apply("embed", {"board": board, "vector": VECTOR, "action_mask": MASK}, ACTION)
-    deter, log_q = apply("observe_step", latent(cells), codes.reshape(B, -1), action, tokens)
-    return np.asarray(CELLS.split_deter(deter)[0]), np.asarray(log_q[:, : CELLS.num])
+    deter, logits = apply("observe_step", latent(cells), codes.reshape(B, -1), action, tokens)
+    logits = np.asarray(logits).reshape(codes.shape)
+    return np.asarray(CELLS.split_deter(deter)[0]), logits[:, : CELLS.num]
 
 
 def test_latents_have_room_for_the_cells():
@@ -123,10 +124,10 @@ def test_all_cells_have_the_same_weights():
         here, state, code = board.copy(), cells.copy(), codes.copy()
         here[:, row, column, 1], state[:, row, column] = 1.0, 0.5
         code[:, row * SIDE + column] = np.eye(4, dtype=np.float32)[2]
-        moved, log_q = step(here, state.reshape(B, CELLS.num, -1), codes)
-        found.append((log_q[:, row * SIDE + column], moved[:, row * SIDE + column]))
-    for log_q, moved in found[1:]:
-        np.testing.assert_allclose(log_q, found[0][0], rtol=0, atol=0.02)
+        moved, logits = step(here, state.reshape(B, CELLS.num, -1), codes)
+        found.append((logits[:, row * SIDE + column], moved[:, row * SIDE + column]))
+    for logits, moved in found[1:]:
+        np.testing.assert_allclose(logits, found[0][0], rtol=0, atol=0.02)
         np.testing.assert_allclose(moved, found[0][1], rtol=0, atol=0.02)
 
 
