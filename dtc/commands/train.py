@@ -29,7 +29,7 @@ def main(argv: Sequence[str]) -> int:
             print(text)
             return 0
         wanted = command.parse(typed, cluster.detect(os.environ))
-        workdir, track = wanted.workdir, trackers.check(wanted.track)
+        track, workdir = trackers.check(wanted.track), wanted.workdir
         if not command.names_workdir(argv):
             workdir = claimed = directory.claim(workdir)
         logs.divert(workdir, wanted.processes.id)

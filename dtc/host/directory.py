@@ -10,10 +10,8 @@ from pathlib import Path
 from dtc.config.errors import ConfigError, count
 from dtc.config.settings import Config
 
-TRACKED = ("tracking/wandb.id", "tracking/mlflow.id", "tracking")
 ASIDE = "checkpoints-damaged"  # where unreadable checkpoints are, beside `checkpoints`
-# In a directory before its config.json.
-WRITTEN = ("logs/process-0.txt", "logs", "lock.json", *TRACKED)
+WRITTEN = ("logs/process-0.txt", "logs", "lock.json")  # in a directory before its config.json
 
 
 def proposed(cfg: Config) -> Path:

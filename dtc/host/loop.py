@@ -32,6 +32,7 @@ from dtc.host.signals import Stop, Watchdog, status_of
 from dtc.host.start import check_finite, check_memory, check_rows, on_first_process
 from dtc.host.totals import Totals
 from dtc.host.tracer import Tracer
+from dtc.host.trackers import ask
 from dtc.host.warm import with_parameters
 from dtc.training.carrier import Carrier
 from dtc.training.trainer import CallInfo
@@ -50,12 +51,14 @@ def run(
     rows: Iterable[Row] = (),
     init: Init | None = None,
     stop: Stop | None = None,
+    track: Sequence[str] = (),
     compiles: Compiles | None = None,
 ) -> int:
     """Trains until the goal or an interrupt; returns the exit status (docs/reference/exit-codes).
 
     Args:
       init: parameters of another run to start from.
+      track: trackers of its metrics, see trackers.py.
       stop: listens for signals; the default listens during this call.
       compiles: the cache of compiled programs; the default is none.
       rows: initial contents of the ring, in parts [R, N, ...] for all environments, where R
@@ -75,6 +78,7 @@ def run(
     lock = Lock(workdir)
     on_first_process(lock.take)
     try:
+        ask(workdir, track if jax.process_index() == 0 else ())
         if own is not None:
             own.listen()
         return Run(cfg, workdir, program, here, argv, rows, init, stop or own, compiles).run(resume)

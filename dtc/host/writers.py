@@ -1,4 +1,4 @@
-"""The writer of a run's metrics: metrics.jsonl, with the trackers behind it.
+"""Writers of a run: metrics.jsonl, with the trackers behind it.
 
 Only process 0 writes; the other processes may call the same functions.
 """

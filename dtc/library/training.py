@@ -88,8 +88,8 @@ def train(
 
     where = Path(workdir) if workdir else directory.claim(wanted.workdir)
     try:
-        trackers.ask(where, tracked)
-        return Run(where, loop.run(cfg, where, wanted.resume, here, typed))
+        status = loop.run(cfg, where, wanted.resume, here, typed, track=tracked)
+        return Run(where, status)
     except ConfigError:
         if not workdir:
             directory.give_back(where)
