@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from dtc.config.errors import FinishedError
+from dtc.config.errors import ConfigError, FinishedError
 from dtc.config.settings import Config, flat, on_devices, plain, show
 from dtc.core.types import Environment
 from dtc.envs import catalog
@@ -81,14 +81,19 @@ def train(
     tracked = trackers.check(track)
     try:
         wanted = command.parse(typed)
-    except FinishedError:
+    except FinishedError:  # nothing is left to do
         return Run(workdir)
     cfg, here = _start(wanted.cfg)
-    path = wanted.workdir if workdir != "" else directory.claim(wanted.workdir)
     from dtc.host import loop  # imports the whole agent
 
-    status = loop.run(cfg, path, wanted.resume, here, typed, track=tracked)
-    return Run(path, status)
+    where = Path(workdir) if workdir else directory.claim(wanted.workdir)
+    try:
+        status = loop.run(cfg, where, wanted.resume, here, typed, track=tracked)
+        return Run(where, status)
+    except ConfigError:
+        if not workdir:
+            directory.give_back(where)
+        raise
 
 
 def _start(cfg: Config) -> tuple[Config, Devices]:
