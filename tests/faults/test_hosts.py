@@ -23,6 +23,7 @@ def test_a_host_that_dies_or_stops_ends_all_and_is_named_last(tmp_path, victim, 
     finally:
         for process in both:
             process.kill()
+            process.wait()
     last = output(run).splitlines()[-1]
     assert last.startswith(f"All processes end with status 69: Process {victim} on "), output(run)
     assert "most recent call first" in output(run), "all stacks are printed"
