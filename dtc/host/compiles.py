@@ -40,6 +40,8 @@ class Compiles:
         self.root: Path | None = None
         if where == OFF or (not where and not jax.config.values["jax_enable_compilation_cache"]):
             return
+        if jax.default_backend() == "cpu" and jax.process_count() > 1:
+            return  # programs with collectives between processes were never read back
         root = Path(where) if where else user_directory(environ)
         # Programs of another JAX, or of other devices, are never read.
         kind = f"{metadata.version('jaxlib')}-{jax.default_backend()}-{jax.local_device_count()}"

@@ -53,7 +53,7 @@ class Progress:
         self.baselines: Mapping[str, float] = {}  # returns of reference policies
         self.console = console or Console(highlight=False, quiet=jax.process_index() != 0)
         self.start: tuple[float, int] | None = None  # seconds and units done at the first record
-        self.next_table = time.monotonic() + TABLE
+        self.next_table = 0.0  # clock at which a table is due; 0: nothing was shown yet
         self.live: Live | None = None
         if self.console.is_terminal:
             self.live = Live(console=self.console, auto_refresh=False)
@@ -68,8 +68,10 @@ class Progress:
             share = min(record[self.unit] / self.goal, 1.0)
             wide, close = (self._pieces(record, share, left, c) for c in (False, True))
             self._show(fitted(wide, close, share, self.console.width))
-        if time.monotonic() >= self.next_table:
-            self.next_table = time.monotonic() + TABLE
+        now = time.monotonic()
+        self.next_table = self.next_table or now + TABLE
+        if now >= self.next_table:
+            self.next_table = now + TABLE
             self._print(self.table(record))
 
     @contextlib.contextmanager
