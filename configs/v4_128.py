@@ -2,7 +2,9 @@
 
     python launch/main.py --config=configs/v4_128.py --workdir=DIR    # on every host
 
-Batch, starts and environments are 4 times those of v4_8: 16 sequences per device.
+Batch, starts and environments are 16 times those of v4_8: 64 sequences a device, as there. An
+update takes 65,536 environment steps, so that `run.steps` is 16 times as large too: 10,000
+updates, as in v4_8.
 
 Estimate (dtc speed, 6f28099, 2026-11-22; roofline alone): at H=8 at least 2.39 ms an iteration, at
 most 3.42M env_steps/s; at H=64 at least 3.97 ms an iteration, at most 2.06M env_steps/s.
@@ -13,12 +15,13 @@ from dtc.configs import v4_8
 
 
 def get_config() -> ml_collections.ConfigDict:
-    """`v4_8` on 64 devices with 4 times the batch: mesh (32, 2)."""
+    """`v4_8` on 64 devices with 16 times the batch: mesh (32, 2)."""
     config = v4_8.get_config()
     config.name = "v4_128"
     config.slice = "v4-128"
     config.mesh.ensemble = 2
-    config.env.num_envs = 4096
-    config.replay.batch = 1024
-    config.dream.starts = 4096
+    config.env.num_envs = 16384
+    config.replay.batch = 4096
+    config.dream.starts = 16384
+    config.run.steps = 655_000_000
     return config

@@ -15,12 +15,17 @@ FLOORS = [  # from the ground up; folders of one line are siblings
     "training",
     "algorithms",
     "host",
-    "launchers",
+    "launchers library",
     "commands",
 ]
 FLOOR = {name: floor for floor, names in enumerate(FLOORS) for name in names.split()}
 FLOORLESS = {"wrappers": "envs"}  # folder -> highest floor it imports; nothing imports it
-HOST = ("host", "launchers", "commands")  # flags, files, clocks: nothing in there is traced
+HOST = (
+    "host",
+    "launchers",
+    "commands",
+    "library",
+)  # flags, files, clocks: nothing in there is traced
 
 
 def imported(path: Path) -> set[str]:

@@ -49,6 +49,31 @@ def test_no_file_executes_data(path):
     assert dangers(path.read_text()) == []
 
 
+# What runs code by a name that is computed: files that the user names, and the package's own
+# modules from a constant table.
+LOADERS = {
+    "dtc/__init__.py": {"importlib.import_module"},
+    "dtc/commands/__main__.py": {"importlib.import_module"},
+    "dtc/commands/bench_ppo.py": {"spec.loader.exec_module"},  # of --purejaxrl=DIR
+    "dtc/envs/own.py": {"importlib.import_module", "spec.loader.exec_module"},
+    "dtc/host/config_file.py": {"importlib.import_module", "spec.loader.exec_module"},
+}
+
+
+def loads(text: str) -> set[str]:
+    """Calls that run a module whose name is no constant."""
+    calls = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
+    names = {dotted(c.func) for c in calls if not (c.args and isinstance(c.args[0], ast.Constant))}
+    endings = ("import_module", "exec_module", "__import__", "run_path", "run_module")
+    return {name for name in names if name.split(".")[-1] in endings}
+
+
+def test_code_by_computed_names_is_run_in_few_places():
+    found = {str(path.relative_to(ROOT)): loads(path.read_text()) for path in FILES}
+    assert {path: names for path, names in found.items() if names} == LOADERS
+    assert loads("importlib.import_module(name)") == {"importlib.import_module"}
+
+
 def test_the_rule_detects_violations():
     text = (
         "import pickle\nfrom dill import x\neval(a)\nyaml.load(f)\nnp.load(f, allow_pickle=True)\n"

@@ -32,7 +32,7 @@ OUT = Path(__file__).with_name("feeder.gif")
 def episode(workdir: Path) -> Iterator[tuple[FeederState, float]]:
     """States and returns so far, from the first state to the last."""
     cfg, _ = devices.start(saved.settings(workdir), 1, Processes())
-    program, carrier, _ = saved.restore(workdir, cfg)
+    program, carrier, *_ = saved.restore(workdir, cfg)
     env, index = program.machine.env, jnp.int32(INDEX)
     shown = jax.device_get(program.probes["open_loop"](carrier.root, carrier.learner, index))
     calls = index * (env.spec.max_steps + 1)

@@ -8,7 +8,8 @@ from dtc.config.sections import BehaviourConfig
 from dtc.core.nets import Dense, Head, NormAct, Precision, twohot_head
 from dtc.core.numerics import ema
 from dtc.core.types import Array, PyTree
-from dtc.world_model.latent import Feature, flat_stoch
+from dtc.world_model.grid import Readout
+from dtc.world_model.latent import Cells, Feature, flat_stoch
 
 
 class Salience(nn.Module):
@@ -47,9 +48,12 @@ class Behaviour(nn.Module):
     critics: tuple[str, ...]
     outputs: int  # number of discrete actions, or twice the dims of a continuous action
     precision: Precision
+    cells: Cells | None = None  # of the observed grid, see world_model/grid.py
 
     def setup(self) -> None:
         c, p = self.cfg, self.precision
+        if self.cells is not None:
+            self.readout = Readout(self.units // 4, self.cells, p)
         if c.pool_units:
             self.salience = Salience(c.pool_units, p)
         self.actor = Head(c.layers, self.units, self.outputs, 0.01, p)
@@ -58,11 +62,13 @@ class Behaviour(nn.Module):
         }
 
     def summarise(self, feature: Feature) -> tuple[Array, Array | None]:
-        """(input of actor and critics: feature and, with pooling, its pool; salience weights)."""
-        if not self.cfg.pool_units:
-            return feature.joined, None
-        pooled, weights = self.salience(feature.deter, feature.stoch)
-        parts = [feature.deter, flat_stoch(feature.stoch), pooled]
+        """(input of actor and critics: feature, its pool, the grid's readout; salience weights)."""
+        parts, weights = [feature.deter, flat_stoch(feature.stoch)], None
+        if self.cfg.pool_units:
+            pooled, weights = self.salience(feature.deter, feature.stoch)
+            parts.append(pooled)
+        if self.cells is not None:
+            parts.append(self.readout(feature))
         return jnp.concatenate(parts, -1), weights
 
     def act(self, feature: Feature) -> Array:

@@ -11,7 +11,7 @@ import dtc
 COMMANDS = {
     "train": "Trains an agent, or continues a run.",
     "launch": "Starts a run of several processes, here, on TPUs, on GKE or under SLURM.",
-    "evaluate": "Evaluates the newest checkpoint of a run and writes a GIF of episodes.",
+    "evaluate": "Evaluates the newest checkpoint of a run and films an episode.",
     "verify": "Checks the checkpoints of a run, without devices.",
     "plot": "Draws the curves of several runs in one figure.",
     "fit": "Compiles the train step for a TPU slice, without one: memory and collectives.",

@@ -37,9 +37,9 @@ def task(env: str, steps: int, mode: str = "mix") -> tuple[str, ...]:
     return (f"--config.env.name={env}", f"--steps={steps}", f"--config.behaviour.mode={mode}")
 
 
-def with_ppo(env: str, steps: int) -> tuple[str, ...]:
+def with_ppo(env: str, steps: int, config: str = "ppo_local") -> tuple[str, ...]:
     """Flags for PPO in an environment for a number of environment steps."""
-    return ("--config=configs/ppo_local.py", f"--config.env.name={env}", f"--steps={steps}")
+    return (f"--config=configs/{config}.py", f"--config.env.name={env}", f"--steps={steps}")
 
 
 def label_of(ablation: str) -> str:
@@ -150,7 +150,7 @@ GATES = {
         (Bar("return", ">=", 69.7, 69.7),),  # of purejaxrl's PPO after as many steps
     ),
     "ppo_breakout": Gate(
-        with_ppo("gymnax/Breakout-MinAtar", 10_000_000),
+        with_ppo("gymnax/Breakout-MinAtar", 10_000_000, "ppo_minatar"),
         measures.returns,
         (Bar("return", ">=", 28, 28),),  # of gymnax's PPO after as many steps
     ),

@@ -6,9 +6,11 @@ import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+from dtc.commands import seeds
 from dtc.config.errors import ConfigError
-from dtc.host import cluster, command, logs, peers, signals
+from dtc.host import cluster, command, directory, logs, peers, signals, trackers
 
 
 def main(argv: Sequence[str]) -> int:
@@ -16,18 +18,27 @@ def main(argv: Sequence[str]) -> int:
 
     docs/reference/exit-codes.md lists the others.
     """
-    typed, stop = [started_as(), *argv], signals.Stop()
+    typed, stop, claimed = [started_as(), *argv], signals.Stop(), None
     try:
+        several = seeds.wanted(argv)
+        if several is not None and not command.help_text(argv):
+            return seeds.train(several, typed[0])
         stop.listen()
         text = command.help_text(argv)
         if text:
             print(text)
             return 0
         wanted = command.parse(typed, cluster.detect(os.environ))
-        logs.divert(wanted.workdir, wanted.processes.id)
-        return _train(wanted, typed, stop)
+        track, workdir = trackers.check(wanted.track), wanted.workdir
+        if not command.names_workdir(argv):
+            workdir = claimed = directory.claim(workdir)
+        logs.divert(workdir, wanted.processes.id)
+        return _train(wanted, workdir, typed, stop, track)
     except ConfigError as error:
         print(error, file=sys.stderr)
+        if claimed is not None:
+            logs.restore()
+            directory.give_back(claimed)
         if peers.is_joined():
             peers.end(error.status, str(error))
         return error.status
@@ -41,7 +52,13 @@ def main(argv: Sequence[str]) -> int:
         stop.close()
 
 
-def _train(wanted: command.Command, typed: Sequence[str], stop: signals.Stop) -> int:
+def _train(
+    wanted: command.Command,
+    workdir: Path,
+    typed: Sequence[str],
+    stop: signals.Stop,
+    track: tuple[str, ...],
+) -> int:
     """Starts the devices and runs the loop; the watchdog sees to it that it begins."""
     watchdog = signals.Watchdog(wanted.cfg.run.patience)
     try:
@@ -50,10 +67,12 @@ def _train(wanted: command.Command, typed: Sequence[str], stop: signals.Stop) ->
 
             cfg, here = devices.start(wanted.cfg, wanted.num_devices, wanted.processes)
             stop.again()
-            from dtc.host import loop  # imports the whole agent
+            from dtc.host import compiles, loop  # imports the whole agent
     finally:
         watchdog.close()
-    status = loop.run(cfg, wanted.workdir, wanted.resume, here, typed, init=wanted.init, stop=stop)
+    kept = compiles.Compiles(wanted.compile_cache)
+    how: dict[str, Any] = {"init": wanted.init, "stop": stop, "track": track, "compiles": kept}
+    status = loop.run(cfg, workdir, wanted.resume, here, typed, **how)
     peers.leave()
     return status
 

@@ -125,6 +125,9 @@ class RSSMConfig:
     hidden: int = setting(None, COUNT, help="hidden width of core, prior and posterior")
     units: int = setting(None, COUNT, help="width of encoder, decoder, heads, actor and critics")
     depth: int = setting(None, COUNT, unit="channels", help="channels of the grid convolution")
+    cell_units: int = setting(
+        0, NATURAL, help="recurrent units of each cell of an observed grid; 0: grids are flattened"
+    )
     blocks: int = setting(8, COUNT, help="blocks of the block-diagonal GRU")
     encoder_layers: int = setting(3, COUNT, help="hidden layers of the encoder")
     decoder_layers: int = setting(3, COUNT, help="hidden layers of the decoder")

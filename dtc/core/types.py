@@ -9,7 +9,7 @@ Dimension key, used as suffixes of local arrays of rank >= 1 (logical dims, neve
 
 import enum
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import jax
@@ -52,13 +52,13 @@ class ArraySpec:
     """Shape, dtype and range of one array.
 
     ``num_classes`` marks a categorical (values 0..num_classes-1); otherwise ``low`` and ``high``
-    bound the values (None: unbounded).
+    bound the values (None: unbounded), with a tuple each dim of a vector by itself.
     """
 
     shape: tuple[int, ...]
     dtype: Any
-    low: float | None = None
-    high: float | None = None
+    low: float | tuple[float, ...] | None = None
+    high: float | tuple[float, ...] | None = None
     num_classes: int | None = None
 
     def zeros(self) -> Array:
@@ -97,8 +97,13 @@ class EnvSpec:
     num_costs: int = 0
     map: GridMap | None = None  # set for grid tasks
     planes: tuple[str, ...] = ()  # encoded leaves whose features lie in [0, 1]
+    # figures: names of the classes of one-hot grids by leaf, `empty` and `outside` drawn pale; and
+    # (row, column) of the agent in each of these grids
+    classes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    agent: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     # draws one encoded or predicted observation as uint8 [height, width, 3], on the host
     picture: Callable[[Mapping[str, np.ndarray]], np.ndarray] | None = None
+    legend: Mapping[str, str] = field(default_factory=dict)  # name -> colour, in such a picture
 
     @property
     def is_discrete(self) -> bool:

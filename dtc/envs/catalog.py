@@ -1,11 +1,15 @@
-"""The environments by name. Text after a slash is an argument: deepsea/20, gymnax/CartPole-v1."""
+"""The environments by name. Text after a slash is an argument: deepsea/20, gymnax/CartPole-v1.
 
-import difflib
+A name with a colon is code outside the package: package.module:function, /path/file.py:function.
+"""
+
 from collections.abc import Callable
 from typing import Any
 
+from dtc.config.own import split
 from dtc.core.types import Environment
-from dtc.envs.adapters.gymnax import find as find_gymnax
+from dtc.envs import names, own
+from dtc.envs.adapters import brax, craftax, gymnax, jumanji, navix, playground, xminigrid
 from dtc.envs.bandit import bandit
 from dtc.envs.chain import chain
 from dtc.envs.deepsea import deepsea, sized
@@ -28,7 +32,13 @@ ENVIRONMENTS: dict[str, Maker] = {
 }
 FAMILIES: dict[str, Callable[[str], Maker]] = {  # by the text before the slash
     "deepsea": sized,
-    "gymnax": find_gymnax,
+    "gymnax": gymnax.find,
+    "jumanji": jumanji.find,
+    "brax": brax.find,
+    "craftax": craftax.find,
+    "navix": navix.find,
+    "xminigrid": xminigrid.find,
+    "playground": playground.find,
     "hack": game.named,
 }
 
@@ -41,16 +51,10 @@ def find(name: str) -> Maker:
     """
     if name in ENVIRONMENTS:
         return ENVIRONMENTS[name]
-    kind, _, argument = name.partition("/")
-    if kind in FAMILIES:
-        try:
-            return FAMILIES[kind](argument)
-        except ValueError as error:
-            raise ValueError(f"env.name={name}: {error}") from error
-    close = difflib.get_close_matches(name, ENVIRONMENTS, 1)
-    hint = f"; did you mean {close[0]}?" if close else "."
-    known = ", ".join([*ENVIRONMENTS, "hack/unmasked", "deepsea/SIZE", "gymnax/ID"])
-    raise ValueError(f"env.name={name} is not an environment{hint} Known: {known}.")
+    if elsewhere := split(name):
+        return own.find(name, elsewhere)
+    family, _, argument = names.full(name).partition("/")
+    return FAMILIES[family](argument)
 
 
 def make(name: str, **settings: Any) -> Environment:

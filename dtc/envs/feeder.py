@@ -15,7 +15,7 @@ source document: moving between two resource cells then earns more than collecti
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import jax
@@ -304,7 +304,12 @@ def feeder_ego(reward: str = "first", max_steps: int = 256, density: float = 0.3
     """The Feeder with the 7x7 cells around the agent observed: the learning task."""
     cfg = FeederConfig(reward, max_steps)
     cells = ArraySpec((VIEW, VIEW), jnp.uint8, num_classes=VIEW_CLASSES)
-    spec = _spec("feeder_ego", {"view": cells}, encode_ego, cfg)
+    kinds = tuple(f"kind {i + 1}" for i in range(NUM_KINDS))
+    spec = replace(
+        _spec("feeder_ego", {"view": cells}, encode_ego, cfg),
+        classes={"view": (*kinds, "empty", "outside")},
+        agent={"view": (VIEW // 2, VIEW // 2)},
+    )
     return _environment(spec, ego_obs, cfg, density)
 
 

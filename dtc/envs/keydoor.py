@@ -143,6 +143,38 @@ def encode(obs: Mapping[str, Array]) -> dict[str, Array]:
     return {"cell": jax.nn.one_hot(cell, SIZE), "has": jax.nn.one_hot(has, 2)}
 
 
+LEGEND = {
+    "wall": "#5d6b7d",
+    "key": "#b0883b",
+    "closed door": "#c8443f",
+    "goal": "#3a9d6e",
+    "agent": "#222222",
+}
+FLOOR, CELL_PIXELS = "#f4f1ea", 36
+
+
+def picture(seen: Mapping[str, np.ndarray]) -> np.ndarray:
+    """uint8 [468, 468, 3] of an encoded or predicted observation, in the colours of LEGEND.
+
+    The agent is as dark as its cell is likely; the key fades as it is carried, the door as it
+    opens.
+    """
+    wall, key, door, goal, agent, floor = (_rgb(x) for x in (*LEGEND.values(), FLOOR))
+    row, column = np.clip(np.asarray(seen["cell"], np.float64), 0, 1)
+    has_key, is_open = np.clip(np.asarray(seen["has"], np.float64)[:, 1], 0, 1)
+    cells = np.tile(floor, (SIZE, SIZE, 1))
+    cells[LAYOUT == "#"] = wall
+    cells[LAYOUT == "K"] += (1 - has_key) * (key - floor)
+    cells[LAYOUT == "D"] += (1 - is_open) * (door - floor)
+    cells[LAYOUT == "G"] = goal
+    cells += np.outer(row, column)[..., None] * (agent - cells)
+    return np.uint8(np.round(255 * cells)).repeat(CELL_PIXELS, 0).repeat(CELL_PIXELS, 1)
+
+
+def _rgb(color: str) -> np.ndarray:
+    return np.array([int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)])
+
+
 def scripted(key: Key, state: KeyDoorState, params: PyTree) -> Array:
     """[] int32 action on a shortest path to the goal."""
     del key, params
@@ -185,5 +217,7 @@ def keydoor(max_steps: int = 128) -> Environment:
         max_steps=max_steps,
         encode=encode,
         map=GridMap((SIZE, SIZE), lambda obs: (obs["row"], obs["column"])),
+        picture=picture,
+        legend=LEGEND,
     )
     return Environment(spec, params=(), reset=reset, step=step, scripted=scripted)

@@ -100,6 +100,8 @@ def _spec(base: EnvSpec, num_base: int) -> EnvSpec:
         has_action_mask=base.has_action_mask,
         num_costs=base.num_costs,
         map=base.map,
+        classes=base.classes,
+        agent=base.agent,
     )
 
 

@@ -141,6 +141,12 @@ def visible_accelerator() -> str:
     return "gpu" if _gpu_files() and any(map(_is_installed, GPU_PLUGINS)) else ""
 
 
+def quiet() -> None:
+    """Keeps JAX from probing for accelerators where there are none, if it has not started yet."""
+    if not visible_accelerator():
+        jax.config.update("jax_platforms", "cpu")
+
+
 GPU_PLUGINS = ("jax_cuda12_plugin", "jax_cuda13_plugin", "jax_rocm7_plugin", "jax_rocm60_plugin")
 
 

@@ -15,6 +15,7 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import NamedTuple
 
 from dtc.host import logs, roll_call
@@ -136,6 +137,7 @@ class Line:
         _exit(cause.status)
 
 
+at_end: list[Callable[[], None]] = []  # what ending at once calls first, which must be quick
 _line: Line | None = None
 
 
@@ -201,6 +203,9 @@ def _at_exit() -> None:
 
 
 def _exit(status: int) -> None:
+    for call in at_end:
+        with contextlib.suppress(Exception):
+            call()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()

@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from dtc.config.errors import ConfigError
+from dtc.config.own import split
 from dtc.config.schema import declarations
 from dtc.config.settings import Config, flat, from_dict, to_dict
 from dtc.host import formats
+from dtc.host.directory import writable
 
 NAME = "config.json"
 
@@ -42,13 +44,28 @@ def settings(workdir: Path) -> Config:
     return from_dict(tree(workdir))
 
 
+def check_code(workdir: Path, env_name: str, is_trusted: bool) -> None:
+    """Refuses to run code that a run directory names, unless the user has said so.
+
+    Raises:
+      ConfigError: the run's environment is a file or module outside the package.
+    """
+    own = split(env_name)
+    if own is not None and not is_trusted:
+        raise ConfigError(
+            f"{workdir / NAME} names code: env.name={env_name}. It would be executed with your "
+            f"rights. Read {own.where}, then add --trust-env (trust_env=True in Python)."
+        )
+
+
 def write(workdir: Path, cfg: Config) -> None:
     """Writes the settings; a process killed meanwhile leaves the old file whole."""
     text = json.dumps({"format": formats.CONFIG} | to_dict(cfg), indent=2)
-    workdir.mkdir(parents=True, exist_ok=True)
     draft = workdir / f"{NAME}.tmp"
-    with draft.open("w") as file:
-        file.write(text + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(draft, workdir / NAME)
+    with writable(workdir):
+        workdir.mkdir(parents=True, exist_ok=True)
+        with draft.open("w") as file:
+            file.write(text + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(draft, workdir / NAME)

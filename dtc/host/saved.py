@@ -16,15 +16,22 @@ class Saved(NamedTuple):
     program: Program
     carrier: Carrier
     update: int
+    env_steps: int
 
 
-def settings(workdir: Path) -> Config:
+def settings(workdir: Path, trust_env: bool = False) -> Config:
     """The settings of a run, with mesh and slice reset to fit the devices of this machine.
 
+    Args:
+      trust_env: allow an environment outside the package, whose code will be executed.
+
     Raises:
-      ConfigError: the directory holds no run, or one of another version of the code.
+      ConfigError: the directory holds no run, one of another version of the code, or one that
+        names code which is not trusted.
     """
-    return dataclasses.replace(recorded.settings(workdir), mesh=MeshConfig(), slice="")
+    cfg = recorded.settings(workdir)
+    recorded.check_code(workdir, cfg.env.name, trust_env)
+    return dataclasses.replace(cfg, mesh=MeshConfig(), slice="")
 
 
 def restore(workdir: Path, cfg: Config) -> Saved:
@@ -36,4 +43,5 @@ def restore(workdir: Path, cfg: Config) -> Saved:
     program = Program(cfg)
     reader = checkpoint.Checkpointer(workdir, cfg, is_writer=False)
     newest = reader.restore_latest(program.checkpoint_shapes())
-    return Saved(program, program.from_checkpoint(newest.carrier), newest.step)
+    steps = int(newest.meta.get("env_steps", 0))
+    return Saved(program, program.from_checkpoint(newest.carrier), newest.step, steps)

@@ -3,17 +3,41 @@
 import hashlib
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorstore
 
 from dtc.host import proof
-from dtc.host.steps import DamagedError, read_meta
+from dtc.host.steps import DamagedError, Steps, read_meta
 
 SEAL = "files.json"  # in a step: the digest of each of its files
+
+
+class Part(NamedTuple):
+    """Some arrays of a checkpoint, as they were written."""
+
+    update: int
+    arrays: dict[str, np.ndarray]  # by path
+    leaves: dict[str, str]  # dtype and shape of every array of the checkpoint, by path
+
+
+def newest(workdir: Path, names: Collection[str]) -> Part | None:
+    """Arrays of the newest checkpoint in which all of them are whole; None: there is none."""
+    steps = Steps(workdir / "checkpoints")
+    for step in steps.known():
+        path = steps.path(step)
+        try:
+            meta = read_meta(path)
+            found = arrays(path, lambda name: name in names)
+        except DamagedError:
+            continue
+        written = meta["fingerprint"]
+        if all(proof.of_numpy(x) == written[name] for name, x in found.items()):
+            return Part(step, found, meta["leaves"])
+    return None
 
 
 def arrays(path: Path, is_wanted: Callable[[str], bool] = lambda _: True) -> dict[str, np.ndarray]:

@@ -3,13 +3,11 @@
 from fnmatch import fnmatch
 
 import jax
-import numpy as np
 
 from dtc.config.errors import ConfigError
 from dtc.host import proof, verify
 from dtc.host.command import Init
 from dtc.host.program import Program
-from dtc.host.steps import DamagedError, Steps, read_meta
 from dtc.training.carrier import Carrier
 
 
@@ -29,7 +27,10 @@ def with_parameters(carrier: Carrier, program: Program, init: Init) -> tuple[Car
             use = f"Use patterns such as {', '.join(tops)}/*."
             raise ConfigError(f"--init_groups={pattern} matches no array. {use}")
     names = {n for n in here if any(fnmatch(n, p) for p in init.patterns)}
-    found, there = _newest(init, names)
+    part = verify.newest(init.directory, names)
+    if part is None:
+        raise ConfigError(f"--init_from={init.directory} holds no readable checkpoint.")
+    found, there = part.arrays, part.leaves
     for name in sorted(names):
         if there.get(name) != here[name]:
             raise ConfigError(
@@ -45,20 +46,3 @@ def with_parameters(carrier: Carrier, program: Program, init: Init) -> tuple[Car
         return jax.make_array_from_callback(x.shape, x.sharding, lambda index: value[index])
 
     return program.from_checkpoint(jax.tree_util.tree_map_with_path(place, portable)), len(found)
-
-
-def _newest(init: Init, names: set[str]) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """The arrays and the descriptions of the newest whole step."""
-    assert init.directory is not None
-    steps = Steps(init.directory / "checkpoints")
-    for step in steps.known():
-        path = steps.path(step)
-        try:
-            meta = read_meta(path)
-            found = verify.arrays(path, lambda name: name in names)
-        except DamagedError:
-            continue
-        written = meta["fingerprint"]
-        if all(proof.of_numpy(x) == written[name] for name, x in found.items()):
-            return found, meta["leaves"]
-    raise ConfigError(f"--init_from={init.directory} holds no readable checkpoint.")

@@ -1,45 +1,27 @@
-"""Writers of a run: metrics.jsonl, TensorBoard events and the progress line.
+"""Writers of a run: metrics.jsonl, with the trackers behind it.
 
 Only process 0 writes; the other processes may call the same functions.
 """
 
-import contextlib
 import errno
 import json
 import math
 import os
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
-from rich.console import Console
-from rich.live import Live
 from rich.table import Table
-from rich.text import Text
 
+from dtc.host import trackers
+from dtc.host.directory import writable
 from dtc.host.signals import UNSAVED
 
 Record = dict[str, Any]  # one log step: `update`, `env_steps`, `seconds` and metrics by name
 
 METRICS = "metrics.jsonl"
 MOST_WAITING = 10_000  # records kept for a disk that is full or gone
-RATES = ("env_steps/s", "replayed_steps/s", "imagined_steps/s", "updates/s")
-
-
-class Shown(NamedTuple):
-    """A metric shown in the progress line."""
-
-    metric: str
-    label: str
-    format: str
-
-
-SHOWN = (
-    Shown("collect/return", "return", ".1f"),
-    Shown("eval/return", "eval", ".1f"),
-)
 
 
 def read_metrics(path: Path) -> Iterator[Record]:
@@ -52,7 +34,7 @@ def read_metrics(path: Path) -> Iterator[Record]:
 
 
 class MetricsWriter:
-    """Appends records to metrics.jsonl and, if tensorboard is installed, to event files."""
+    """Appends records to metrics.jsonl and passes them to the run's trackers (trackers.py)."""
 
     def __init__(
         self, workdir: Path, update: int = 0, tell: Callable[[str], None] = lambda line: None
@@ -60,13 +42,14 @@ class MetricsWriter:
         """Opens the files and removes records after `update`, from which the run continues."""
         self.path, self.tell = workdir / METRICS, tell
         self.file: int | None = None
-        self.events: Any = None
+        self.sinks: list[trackers.Sink] = []
         self.waiting: list[str] = []  # records that a bad disk has not taken yet
         self.is_writer = jax.process_index() == 0
         if self.is_writer:
-            workdir.mkdir(parents=True, exist_ok=True)
-            last = _truncate(self.path, update)
-            self.events = _open_events(workdir / "tensorboard", last)
+            with writable(workdir):
+                workdir.mkdir(parents=True, exist_ok=True)
+                last = _truncate(self.path, update)
+            self.sinks = trackers.open_all(workdir, last, tell)
 
     def write(self, record: Mapping[str, Any]) -> None:
         """Writes and flushes one log step, so that a killed run loses none.
@@ -77,12 +60,8 @@ class MetricsWriter:
             return
         plain = {name: _plain(value) for name, value in record.items()}
         self._append(json.dumps(plain) + "\n")
-        if self.events is not None:
-            try:
-                _add_event(self.events, plain)
-            except Exception as error:  # of its background thread
-                self.tell(f"TensorBoard events end here: {error}.")
-                self.events = None
+        for sink in self.sinks:
+            sink.write(plain)
 
     def _append(self, line: str) -> None:
         was_bad, self.waiting = bool(self.waiting), [*self.waiting, line][-MOST_WAITING:]
@@ -97,7 +76,7 @@ class MetricsWriter:
                 self.tell(f"{self.path} cannot be written ({error.strerror}); its records wait.")
 
     def close(self) -> None:
-        """Closes the files; tells if the disk still refuses records."""
+        """Closes the files, waits a while for trackers; tells if the disk refuses records."""
         if self.waiting:
             self._append("")
         if self.waiting:
@@ -106,9 +85,9 @@ class MetricsWriter:
         if self.file is not None:
             os.close(self.file)
             self.file = None
-        if self.events is not None:
-            with contextlib.suppress(Exception):
-                self.events.close()
+        for sink in self.sinks:
+            sink.close()
+        self.sinks = []
 
     def status(self) -> int:
         """The exit status that the files ask for: records that were not written are lost."""
@@ -155,120 +134,14 @@ def _truncate(path: Path, update: int) -> Record | None:
     return kept[-1] if kept else None
 
 
-def _open_events(directory: Path, last: Record | None) -> Any:
-    """TensorBoard's event writer, or None if tensorboard is not installed.
-
-    For a resumed run a session start hides the events after its last record.
-    """
-    try:
-        from tensorboard.compat.proto import event_pb2
-        from tensorboard.summary.writer.event_file_writer import EventFileWriter
-    except ImportError:
-        return None
-    events = EventFileWriter(str(directory), flush_secs=10)
-    if last is not None:
-        start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
-        wall, step = time.time(), _step(last) + 1
-        events.add_event(event_pb2.Event(wall_time=wall, step=step, session_log=start))
-    return events
-
-
-def _step(record: Record) -> int:
-    return record["env_steps"] if "env_steps" in record else record["update"]
-
-
-def _add_event(events: Any, record: Record) -> None:
-    from tensorboard.compat.proto import event_pb2, summary_pb2
-
-    values = [
-        summary_pb2.Summary.Value(tag=name, simple_value=value)
-        for name, value in record.items()
-        if isinstance(value, int | float)
-    ]
-    summary = summary_pb2.Summary(value=values)
-    wall, step = time.time(), _step(record)
-    events.add_event(event_pb2.Event(wall_time=wall, step=step, summary=summary))
-
-
-class Progress:
-    """A live progress line on a terminal; one plain line per log step elsewhere."""
-
-    def __init__(
-        self,
-        goal: int,
-        unit: str,
-        console: Console | None = None,
-        shown: Sequence[Shown] = (),
-    ):
-        """Args:
-        goal: total of the record's field `unit` at the end of the run.
-        unit: env_steps or update.
-        shown: metrics of the algorithm in the line, after the returns.
-        """
-        self.goal, self.unit, self.shown = goal, unit, (*SHOWN, *shown)
-        self.console = console or Console(highlight=False, quiet=jax.process_index() != 0)
-        self.start: tuple[float, int] | None = None  # seconds and units done at the first record
-        self.live: Live | None = None
-        if self.console.is_terminal:
-            self.live = Live(console=self.console, auto_refresh=False)
-            self.live.start()
-
-    def update(self, record: Mapping[str, Any]) -> None:
-        """Shows a log step."""
-        text = self._line(record)
-        if self.live is not None:
-            self.live.update(Text(text, style="cyan"), refresh=True)
-        else:
-            self._print(text)
-
-    def log(self, message: str | Table) -> None:
-        """Prints a separate line above the live one."""
-        self._print(message)
-
-    def _print(self, text: str | Table) -> None:
-        """Prints a line; a terminal or pipe that is gone stops the output and not the run."""
-        try:
-            self.console.print(text, soft_wrap=True, markup=False)
-        except OSError:
-            self.console.quiet = True
-
-    def finish(self) -> None:
-        """Ends the live line; its last state stays on the terminal."""
-        if self.live is not None:
-            self.live.stop()
-            self.live = None
-
-    def _line(self, record: Mapping[str, Any]) -> str:
-        """The log step in one line: progress, metrics, rates, time left."""
-        share, left = min(record[self.unit] / self.goal, 1.0), self._seconds_left(record)
-        total = {self.unit: f"/{short(self.goal)}"}
-        parts = [f"{share:4.0%}"]
-        parts += [f"{short(record['env_steps'])}{total.get('env_steps', '')} env steps"]
-        parts += [f"{short(record['update'])}{total.get('update', '')} updates"]
-        shown = [s for s in self.shown if _has(record, s.metric)]
-        parts += [f"{s.label} {record[s.metric]:{s.format}}" for s in shown]
-        parts += [f"{short(record[rate])} {rate}" for rate in RATES if _has(record, rate)]
-        parts += [f"{clock(left)} left"] if left is not None else []
-        return "  ".join(parts)
-
-    def _seconds_left(self, record: Mapping[str, Any]) -> float | None:
-        done, seconds = record[self.unit], record["seconds"]
-        if self.start is None:
-            self.start = (seconds, done)
-        elapsed, progress = seconds - self.start[0], done - self.start[1]
-        return elapsed / progress * max(self.goal - done, 0) if progress > 0 else None
-
-
-def _has(record: Mapping[str, Any], name: str) -> bool:
-    return record.get(name) is not None
-
-
-def short(number: float) -> str:
-    """Three digits and a unit: 12345 -> 12.3k."""
+def short(number: float, digits: int = 3) -> str:
+    """So many digits and a unit: 12345 -> 12.3k, -1190 -> -1.19k."""
+    if number < 0:
+        return f"-{short(-number, digits)}"
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if number >= size:
-            return f"{number / size:.3g}{letter}"
-    return f"{number:.3g}"
+            return f"{number / size:.{digits}g}{letter}"
+    return f"{number:.{max(digits, len(str(int(number))))}g}"
 
 
 def clock(seconds: float) -> str:

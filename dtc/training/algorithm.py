@@ -90,6 +90,11 @@ def unchanged(state: State, ensemble: int) -> State:
     return state
 
 
+def everything(learner: PyTree) -> PyTree:
+    """The whole learner: for acting functions that may read all of it."""
+    return learner
+
+
 def no_rates(metrics: Mapping[str, float]) -> dict[str, float]:
     """No rates in addition to the machine's."""
     return {}
@@ -110,6 +115,8 @@ class Algorithm:
     act: ActFn  # used for collection
     learn: LearnFn
     evaluated: Mapping[str, ActFn]  # used for evaluation: `greedy`, `sampled`
+    # learner -> the part that `evaluated` reads, None elsewhere: what a policy loads
+    for_acting: Callable[[PyTree], PyTree] = everything
     specs: Specs = field(default_factory=Specs)
     has_ring: bool = True  # False: an on-policy algorithm, which learns from `collected` only
     auto_reset: str = "next_step"  # while collecting: next_step or same_step (dtc/envs/vector.py)

@@ -26,7 +26,8 @@ from dtc.core.nets import Precision
 from dtc.core.numerics import accum, masked_sum, variance
 from dtc.core.types import Array, Key, Latent, Purpose, PyTree
 from dtc.curiosity.novelty import Novelty
-from dtc.world_model.latent import flat_stoch, one_hot
+from dtc.world_model.grid import GridCore, GridPrior
+from dtc.world_model.latent import Cells, flat_stoch, one_hot
 from dtc.world_model.rssm import Core, Prior
 
 
@@ -35,10 +36,15 @@ class Member(nn.Module):
 
     cfg: RSSMConfig
     precision: Precision
+    cells: Cells | None = None  # see grid.py
 
     def setup(self) -> None:
-        self.core = Core(self.cfg, self.precision)
-        self.prior = Prior(self.cfg, self.precision)
+        if self.cells is None:
+            self.core: nn.Module = Core(self.cfg, self.precision)
+            self.prior: nn.Module = Prior(self.cfg, self.precision)
+        else:
+            self.core = GridCore(self.cfg, self.precision, self.cells)
+            self.prior = GridPrior(self.cfg, self.precision, self.cells)
 
     def __call__(self, deter: Array, stoch: Array, action: Array) -> Array:
         embedded = self.core.embed_action(action)

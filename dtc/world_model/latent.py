@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from einops import rearrange
 
 from dtc.config.sections import RSSMConfig
-from dtc.core.nets import Precision
+from dtc.core.nets import Precision, neighbourhoods
 from dtc.core.types import Array, EnvSpec, Latent
 
 
@@ -21,6 +21,37 @@ class Feature(NamedTuple):
     def joined(self) -> Array:
         """[..., D + S*C] deter and flat stoch, concatenated."""
         return jnp.concatenate([self.deter, flat_stoch(self.stoch)], -1)
+
+
+class Cells(NamedTuple):
+    """Where the cells of a grid lie in latents, see world_model/grid.py."""
+
+    height: int
+    width: int
+    units: int  # recurrent units of a cell
+
+    @property
+    def num(self) -> int:
+        """Their number."""
+        return self.height * self.width
+
+    def split(self, feature: Feature) -> tuple[Array, Array, Array, Array]:
+        """(c [..., cells, units], z [..., cells, C], g [..., G], flat z of no cell [..., F])."""
+        cells, state = self.split_deter(feature.deter)
+        codes, rest = feature.stoch[..., : self.num, :], feature.stoch[..., self.num :, :]
+        return cells, codes, state, rest.reshape(*rest.shape[:-2], -1)
+
+    def split_deter(self, deter: Array) -> tuple[Array, Array]:
+        """(c [..., cells, units], g [..., G]) of h."""
+        start = deter.shape[-1] - self.num * self.units
+        cells = deter[..., start:]
+        return cells.reshape(*deter.shape[:-1], self.num, self.units), deter[..., :start]
+
+    def around(self, x: Array) -> Array:
+        """[..., cells, F] -> [..., cells, 9 F]: each cell with its eight neighbours."""
+        lead, size = x.shape[:-2], x.shape[-1]
+        near = neighbourhoods(x.reshape(*lead, self.height, self.width, size))
+        return near.reshape(*lead, self.num, 9 * size)
 
 
 def flat_stoch(stoch: Array) -> Array:

@@ -6,17 +6,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from dtc.configs import base
+from dtc.configs import base, ppo_hack
 
 from dtc.algorithms.ppo import agent as static
 from dtc.algorithms.ppo import algorithm as ppo
 from dtc.algorithms.ppo import learn, losses
 from dtc.config import settings
 from dtc.config.errors import ConfigError
+from dtc.core import mesh
 from dtc.core.keys import Draws
 from dtc.core.nets import Precision
 from dtc.core.types import Purpose
 from dtc.envs import catalog
+from dtc.host.program import Program
 from dtc.training import trainer
 from tests.guests import config_of, fresh, program_of, shared
 from tests.red_lines import size_on
@@ -46,6 +48,30 @@ def ended(collected, **flags):
 
 def draws(update=0):
     return Draws(jax.random.key(3), jnp.int32(update))
+
+
+@pytest.mark.slow
+def test_no_action_in_a_million_is_forbidden():
+    settings_of = ppo_hack.get_config()
+    settings_of.env.num_envs, settings_of.run.collect_steps = 1024, 128
+    settings_of.mesh.update(data=1, ensemble=1)
+    one = mesh.make_mesh(1, 1, jax.devices()[:1])
+    program = Program(settings.from_dict(settings_of), one)
+
+    @jax.jit
+    def act(carrier):
+        """The carrier after 131,072 steps, the forbidden ones and the number of allowed actions."""
+        carrier, collected, _ = trainer.collect(carrier, program.machine)
+        mask, action = collected.rows.action_mask, collected.rows.action
+        is_allowed = jnp.take_along_axis(mask, action[..., None], -1)[..., 0]
+        return carrier, (~is_allowed).sum(), mask.mean() * mask.shape[-1]
+
+    carrier, forbidden = program.init(jnp.uint32(0)), 0
+    for _ in range(8):
+        carrier, wrong, allowed = act(carrier)
+        forbidden += int(wrong)
+    assert forbidden == 0
+    assert 2 < allowed < 27, "the premise: masks forbid something"
 
 
 def random_batch(seed, rows=6, envs=4):

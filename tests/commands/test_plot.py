@@ -36,3 +36,12 @@ def test_a_missing_run_or_metric_is_named(runs, tmp_path, capsys):
         with pytest.raises(SystemExit, match="2"):
             plot.main(args)
         assert part in capsys.readouterr().err
+
+
+def test_a_line_to_compare_with_is_a_name_and_a_number(runs, tmp_path, capsys):
+    out = tmp_path / "curves.png"
+    assert plot.main([*runs, f"--out={out}", "--line", "peer=1.5", "--title=seen"]) == 0
+    for text in ("peer", "=3", "peer=high"):
+        with pytest.raises(SystemExit, match="2"):
+            plot.main([*runs, f"--out={out}", "--line", text])
+        assert f"--line {text} is not NAME=NUMBER" in capsys.readouterr().err

@@ -130,8 +130,8 @@ def test_inside_a_shard_map_sizes_are_those_of_a_device():
 
 
 def test_the_full_size_step_has_the_flops_counted_by_hand():
-    cfg = command.parse(["dtc speed", "--config=v4_8", "--config.precision.compute=bfloat16"]).cfg
-    cfg = config.on_devices(cfg, 4)
+    counted = ["--config.run.collect_steps=2", "--config.precision.compute=bfloat16"]
+    cfg = config.on_devices(command.parse(["dtc speed", "--config=v4_8", *counted]).cfg, 4)
     program = Program(cfg, mesh.make_mesh(4, 1, jax.devices()[:4]))
     found = {band.horizon: band for band in bands(program, CHIPS["v4"], None)}
     assert found[8].flops == pytest.approx(4.46e12, rel=0.005)

@@ -18,7 +18,8 @@ from tests.envs import test_env as contract
 from tests.guests import TOYS, fresh, program_of, registered
 from tests.programs import program_on
 
-WITH_EXAMPLES = [page for page in PAGES if pages.code(page, "python")]
+# That of README.md trains, in tests/library/test_library.py.
+WITH_EXAMPLES = [p for p in PAGES if pages.code(p, "python") and pages.name(p) != "README.md"]
 
 
 def names_of(page: str) -> dict:

@@ -88,7 +88,10 @@ def test_no_setting_is_on_two_pages_or_on_none():
 def test_the_page_of_flags_has_every_flag_that_is_no_setting():
     flags = {name for name in command._define() if not name.startswith("config.")}
     page = (FOLDER / "flags.md").read_text()
-    assert set(re.findall(r"^\| `--([a-z_]+)", page, re.MULTILINE)) == flags | {"config", "help"}
+    assert set(re.findall(r"^\| `--([a-z_-]+)", page, re.MULTILINE)) == flags | {
+        *command.APART,
+        "help",
+    }
 
 
 @pytest.mark.parametrize("name", [name for name in console.COMMANDS if name != "train"])

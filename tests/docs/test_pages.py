@@ -100,7 +100,7 @@ MAINS = {
     "verify": verify.main,
 }
 PARTS = {
-    "bench": ["env", "ppo", "reliability", "train"],
+    "bench": ["act", "env", "ppo", "reliability", "train"],
     "launch": list(launch.ENGINES),
 }  # with a help of their own
 TAKES_SETTINGS = ("train", "launch", "bench", "fit", "calibration", "speed", "tune")  # of dtc train
@@ -118,7 +118,7 @@ def help_of(name: str) -> str:
 
 def flags_of(name: str) -> set[str]:
     """The flags of a command."""
-    settings = {*command._define(), "config"} if name in TAKES_SETTINGS else set()
+    settings = {*command._define(), *command.APART} if name in TAKES_SETTINGS else set()
     text = "" if name == "train" else help_of(name)
     return settings | {"help", *re.findall(r"(?<![\w-])--([a-z][\w-]*)", text)}
 

@@ -205,3 +205,23 @@ def test_the_encoding_is_one_hot_for_each_of_the_four_numbers():
     assert encoded["cell"].shape == (2, 13) and encoded["has"].shape == (2, 2)
     assert encoded["cell"].argmax(-1).tolist() == [12, 3]
     assert encoded["has"].tolist() == [[0, 1], [1, 0]]
+
+
+def test_the_picture_shows_where_the_agent_is_likely_and_what_is_left():
+    def at(row, column, key, door):
+        cell = np.stack([np.eye(keydoor.SIZE)[row], np.eye(keydoor.SIZE)[column]])
+        return {"cell": cell, "has": np.eye(2)[[key, door]]}
+
+    def color(image, row, column):
+        half = keydoor.CELL_PIXELS // 2
+        row, column = (x * keydoor.CELL_PIXELS + half for x in (row, column))
+        return "#" + bytes(image[row, column]).hex()
+
+    key = tuple(np.argwhere(keydoor.LAYOUT == "K")[0])
+    before, after = (keydoor.picture(at(3, 3, has, has)) for has in (0, 1))
+    assert color(before, 3, 3) == keydoor.LEGEND["agent"]
+    assert color(before, *key) == keydoor.LEGEND["key"]
+    assert color(before, *keydoor.DOOR) == keydoor.LEGEND["closed door"]
+    assert color(after, *key) == color(after, *keydoor.DOOR) == keydoor.FLOOR
+    spread = keydoor.picture({"cell": np.full((2, 13), 1 / 13), "has": np.full((2, 2), 0.5)})
+    assert color(spread, 3, 3) not in (keydoor.FLOOR, keydoor.LEGEND["agent"])

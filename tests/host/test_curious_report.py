@@ -1,23 +1,28 @@
 """The curious agent's warnings: each is given for its planted cause only."""
 
+import dataclasses
 import math
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
+from dtc.core.nets import Precision
+from dtc.core.types import ArraySpec
 from dtc.host import health
 from dtc.host.health import COMMON, Watch, signs_in
 from dtc.host.reports import curious
+from tests.small_trunk import CFG, SPEC
 
 
 def signs(num_actions=5, groups=16, pool_units=64):
     """All warnings of a run whose environment and networks have these sizes."""
-    action = SimpleNamespace(num_classes=num_actions)
-    env = SimpleNamespace(spec=SimpleNamespace(action=action))
-    cfg = SimpleNamespace(
-        model=SimpleNamespace(groups=groups), behaviour=SimpleNamespace(pool_units=pool_units)
-    )
-    program = SimpleNamespace(machine=SimpleNamespace(env=env), cfg=cfg)
+    shape, dtype = ((), np.int32) if num_actions else ((2,), np.float32)
+    action = ArraySpec(shape, dtype, num_classes=num_actions)
+    env = SimpleNamespace(spec=dataclasses.replace(SPEC, action=action))
+    model = dataclasses.replace(CFG, groups=groups)
+    cfg = SimpleNamespace(model=model, behaviour=SimpleNamespace(pool_units=pool_units))
+    program = SimpleNamespace(machine=SimpleNamespace(env=env), cfg=cfg, precision=Precision())
     return COMMON | curious.make(program).signs
 
 

@@ -5,8 +5,9 @@ import pytest
 from matplotlib.colors import to_rgb
 from PIL import Image
 
-from dtc.algorithms.curious.judging import OpenLoop
-from dtc.host.figures import curves, episode, film, heatmaps, style
+from dtc.envs import catalog
+from dtc.host.figures import codec, compare, curves, episode, film, heatmaps, look, style
+from dtc.host.figures.look import Look
 
 METRICS = [
     "curiosity/novelty",
@@ -154,16 +155,22 @@ def test_planes_are_drawn_by_the_environments_own_picture(tmp_path):
         seen.append({name: x.shape for name, x in obs.items()})
         return purple
 
-    novelty, more = rng.random(8), {"planes": ("board",), "picture": picture}
-    episode.open_loop(tmp_path / "dream.png", real, real, novelty, 3, "title", 4, **more)
+    novelty, shown = rng.random(8), Look(planes=("board",), picture=picture)
+    episode.open_loop(tmp_path / "dream.png", real, real, novelty, 3, "title", 4, shown)
     assert seen == 8 * [{"board": (3, 3, 5), "vector": (2,)}]
     assert count(tmp_path / "dream.png", [200 / 255, 0, 200 / 255]) > 300
     np.testing.assert_allclose(episode.error(np.zeros((1, 2, 2, 3)), 0.5, True), 0.5)
 
-    fields = dict.fromkeys(OpenLoop._fields) | {"seen": real, "predicted": real}
-    frames = film.film(OpenLoop(**fields)._replace(alive=np.arange(9) < 5), picture)
+    frames = film.frames(clip_of(real, 5), shown, "caption")
     assert len(frames) == 5
-    assert np.asarray(frames[0]).shape == (8 + 2 * film.GAP, 2 * (8 + 2 * film.GAP), 3)
+    purples = (np.asarray(frames[0]) == (200, 0, 200)).all(-1).sum()
+    assert purples == 2 * film.PANEL**2
+
+
+def clip_of(real, num=9, has_model=True):
+    """An episode of `num` steps that pays 1 a step."""
+    predicted, novelty = (real, np.full(9, 0.25)) if has_model else (None, None)
+    return film.Clip(real, np.arange(9) < num, np.ones(9), predicted, novelty, context=3)
 
 
 def test_the_error_of_a_cell_is_the_probability_of_the_wrong_classes():
@@ -171,8 +178,113 @@ def test_the_error_of_a_cell_is_the_probability_of_the_wrong_classes():
     assert episode.error(real, np.array([0.75, 0.25]).reshape(1, 1, 1, 2)) == 0.25
 
 
+VIEW = Look(classes={"view": ("kind 1", "kind 2", "empty", "outside")}, agent={"view": (1, 1)})
+
+
 def test_a_certain_cell_has_its_color_and_an_uncertain_one_a_mixture():
-    palette = episode.palette_of(np.eye(4)[[0, 1, 2, 2, 3, 3, 3]])
-    assert len(np.unique(palette, axis=0)) == 4
-    np.testing.assert_allclose(episode.to_rgb(np.eye(4), palette), palette)
-    np.testing.assert_allclose(episode.to_rgb(np.full(4, 0.25), palette), palette.mean(0))
+    colors = look.palette(VIEW.classes["view"])
+    assert len(np.unique(colors, axis=0)) == 4
+    np.testing.assert_allclose(look.to_rgb(np.eye(4), colors), colors)
+    np.testing.assert_allclose(look.to_rgb(np.full(4, 0.25), colors), colors.mean(0))
+    np.testing.assert_allclose(look.to_rgb(np.zeros(4), colors), to_rgb(look.PALE))
+
+
+def test_colours_are_those_of_the_environment_whatever_an_episode_shows():
+    spec = catalog.make("feeder_ego").spec
+    entries = look.legend(look.of(spec), {"view": 10})
+    assert [name for name, _ in entries] == [
+        *(f"kind {i}" for i in range(1, 9)),
+        "empty",
+        "outside",
+    ]
+    assert [color for _, color in entries[:8]] == list(style.CYCLE[:8])
+    assert look.of(catalog.make("noisytv").spec).classes == spec.classes
+
+
+def view_of(cell, num=9):
+    """Observations of a view in which every cell has this class."""
+    return {"view": np.eye(4)[np.full((num, 3, 3), cell)], "vector": np.zeros((num, 2))}
+
+
+def test_a_film_marks_the_agent_and_is_large_enough():
+    [frame, *_] = film.frames(clip_of(view_of(0)), VIEW, "caption")
+    image = np.asarray(frame)
+    blue = (image == np.array([0x2A, 0x6F, 0xBB])).all(-1)
+    left, right = blue[:, : image.shape[1] // 2].sum(), blue[:, image.shape[1] // 2 :].sum()
+    assert frame.height >= 480 and frame.width >= 2 * 480
+    assert right > 0.8 * film.PANEL**2 and abs(left - right) < 400  # but for the legend's square
+    side = film.PANEL // 3
+    middle = film.HEAD + side + side // 2, film.GAP + side + side // 2
+    assert tuple(image[middle]) == (0x22, 0x22, 0x22)
+
+
+def test_a_film_without_a_model_has_one_panel():
+    real = {"vector": np.zeros((9, 3))}
+    [frame, *_] = film.frames(clip_of(real, has_model=False), Look(), "caption")
+    assert frame.width == film.PANEL + 2 * film.GAP and frame.height >= film.PANEL
+
+
+@pytest.mark.parametrize("num", [1, 9, 700])
+def test_a_film_lasts_less_than_15_seconds(num, tmp_path, monkeypatch):
+    monkeypatch.setattr(codec, "program", lambda: "")
+    small = [Image.new("RGB", (32, 32)) for _ in range(num)]
+    for i, image in enumerate(small):  # all differ
+        image.putpixel((i % 32, i // 32), (255, 255, 255))
+    monkeypatch.setattr(film, "frames", lambda *_: small)
+    path = film.save(tmp_path / "film", [clip_of(view_of(0))], Look(), ["caption"])
+    assert path.name == "film.gif"
+    times = []
+    with Image.open(path) as shown:
+        for i in range(shown.n_frames):
+            shown.seek(i)
+            times.append(shown.info["duration"])
+    assert sum(times) <= 15_000 and times[-1] == film.HOLD
+
+
+def test_a_film_is_an_mp4_where_there_is_a_codec(tmp_path):
+    pytest.importorskip("imageio_ffmpeg", reason="no codec: pip install dtc[video]")
+    path = film.save(tmp_path / "film", [clip_of(view_of(1))], VIEW, ["caption"])
+    assert path.name == "film.mp4" and b"ftypisom" in path.read_bytes()[:32]
+    assert [p.name for p in tmp_path.iterdir()] == ["film.mp4"]
+
+
+def test_a_codec_that_fails_leaves_a_gif(tmp_path, monkeypatch):
+    monkeypatch.setattr(codec, "program", lambda: "/bin/false")
+    path = film.save(tmp_path / "film", [clip_of(view_of(2))], VIEW, ["caption"])
+    assert path.name == "film.gif"
+
+
+def test_runs_that_differ_in_the_seed_alone_are_a_group_named_by_what_differs():
+    settings = {
+        "a": {"seed": 0, "name": "x", "ppo.lr": 0.1},
+        "b": {"seed": 1, "name": "x", "ppo.lr": 0.1},
+        "c": {"seed": 0, "name": "x", "ppo.lr": 0.2},
+        "d": {},
+    }
+    assert compare.by_seed({k: settings[k] for k in "ab"}) == {"x": ["a", "b"]}
+    assert compare.by_seed({k: settings[k] for k in "abc"}) == {
+        "ppo.lr=0.1": ["a", "b"],
+        "ppo.lr=0.2": ["c"],
+    }
+    assert sorted(map(tuple, compare.by_seed(settings).values())) == [("a", "b"), ("c",), ("d",)]
+
+
+def test_the_band_of_seeds_reaches_from_the_lowest_to_the_highest_where_all_have_values():
+    low = [{"env_steps": x, "r": 0.0} for x in (0, 10, 20)]
+    high = [{"env_steps": x, "r": float(x)} for x in (5, 15, 30)]
+    steps, values = compare.band([low, high, [{"env_steps": 3}]], "r")
+    np.testing.assert_array_equal(steps, [5, 10, 15, 20])
+    np.testing.assert_allclose(values, [[0, 0, 0, 0], [5, 10, 15, 20]])
+
+
+def test_a_group_is_one_line_with_a_band_beside_the_references(tmp_path):
+    runs = [[{"env_steps": x, "eval/return": x + s} for x in range(9)] for s in (0, 4)]
+    for runs_drawn, name in ((runs, "two"), (runs[:1], "one")):
+        path = tmp_path / f"{name}.png"
+        compare.compare(path, {"x": runs_drawn}, ["eval/return"], "title", {"random": 1.0})
+        assert count(path, style.BLUE) > 300
+    shade = 1 - 0.2 * (1 - np.array(to_rgb(style.BLUE)))
+    assert count(tmp_path / "two.png", shade) > 3000 > count(tmp_path / "one.png", shade)
+    last = {"eval/random": 2.0, "eval/scripted": 8.0}
+    found = compare.references([[{"a": 1}, last], [last | {"eval/random": 4.0}], []])
+    assert found == {"random": 3.0, "scripted": 8.0}

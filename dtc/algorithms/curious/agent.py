@@ -28,7 +28,7 @@ from dtc.curiosity import drive
 from dtc.curiosity.drive import CuriosityState
 from dtc.curiosity.novelty import Novelty
 from dtc.training.algorithm import Specs, State
-from dtc.world_model import ensemble, latent, rssm
+from dtc.world_model import ensemble, grid, latent, rssm
 from dtc.world_model.ensemble import Member
 from dtc.world_model.latent import Feature
 
@@ -69,7 +69,13 @@ class Agent:
         outputs = self.spec.action.num_classes or 2 * self.spec.action.shape[0]
         critics = tuple(r.name for r in policy.rewards)
         return Behaviour(
-            self.behaviour, self.model.units, self.model.bins, critics, outputs, self.precision
+            self.behaviour,
+            self.model.units,
+            self.model.bins,
+            critics,
+            outputs,
+            self.precision,
+            self.trunk.cells,
         )
 
     def feature(self, state: Latent) -> Feature:
@@ -112,10 +118,11 @@ class Learner(NamedTuple):
 
 def make(cfg: Any, spec: EnvSpec, precision: Precision, novelty: Novelty) -> Agent:
     """The agent for a checked `Config` (dtc/config) and an environment."""
+    trunk = grid.make_trunk(cfg.model, spec, precision)
     return Agent(
         spec=spec,
-        trunk=rssm.make_trunk(cfg.model, spec, precision),
-        member=Member(cfg.model, precision),
+        trunk=trunk,
+        member=Member(trunk.cfg, precision, trunk.cells),
         num_members=cfg.ensemble.members,
         novelty=novelty,
         replay=cfg.replay,
@@ -188,6 +195,21 @@ def init(root: Key, agent: Agent) -> Learner:
         },
         entropy={p.name: jnp.asarray(p.entropy, wide) for p in agent.policies},
         curiosity=drive.init(len(agent.dream.horizons)),
+    )
+
+
+def for_acting(learner: Learner) -> Learner:
+    """The trunk, the moments of observations and the evaluated policies; None elsewhere."""
+    nothing: Any = None
+    return Learner(
+        params=Params(learner.params.trunk, members=nothing, behaviour={}),
+        normalizer=learner.normalizer,
+        opt=nothing,
+        slow={},
+        average=learner.average,
+        ranges={},
+        entropy={},
+        curiosity=nothing,
     )
 
 

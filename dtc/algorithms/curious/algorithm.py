@@ -37,6 +37,7 @@ def make(cfg: Any, spec: EnvSpec, precision: Precision) -> Algorithm:
             "greedy": with_policy(agent.task, greedy=True, averaged=True),
             "sampled": with_policy(agent.task, greedy=False, averaged=True),
         },
+        for_acting=static.for_acting,
         specs=static.specs(),
         judge=partial(judging.judge, agent=agent),
         to_checkpoint=partial(static.to_checkpoint, agent=agent),

@@ -106,6 +106,11 @@ def init_acting(num: int) -> Any:
     return ()
 
 
+def for_acting(learner: Learner) -> Learner:
+    """Networks, moments of observations and the unit of values; None elsewhere."""
+    return learner._replace(opt=None)
+
+
 def act_with(agent: Agent, greedy: bool) -> Any:
     """`act` as the machine calls it."""
     return partial(act, agent=agent, greedy=greedy)

@@ -33,6 +33,7 @@ def make(cfg: Any, spec: EnvSpec, precision: Precision) -> Algorithm:
             "greedy": static.act_with(agent, greedy=True),
             "sampled": static.act_with(agent, greedy=False),
         },
+        for_acting=static.for_acting,
         has_ring=False,
         auto_reset="same_step",
         gradients=partial(learn.gradients, agent=agent),

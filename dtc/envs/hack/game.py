@@ -24,7 +24,7 @@ import jax.numpy as jnp
 from dtc.core.types import Array, ArraySpec, Environment, EnvSpec, GridMap, Key, PyTree, TimeStep
 from dtc.envs.hack import orders, rules, scripted, stage, targets, view
 from dtc.envs.hack.board import SIDE
-from dtc.envs.hack.picture import picture
+from dtc.envs.hack.picture import LEGEND, picture
 from dtc.envs.hack.rules import Gains, Game
 
 
@@ -41,10 +41,6 @@ def named(text: str) -> Callable[..., Environment]:
         str(SIDE): hack,
         "unmasked": partial(hack, is_masked=False),
     }
-    if text not in variants:
-        raise ValueError(
-            f"size={text} must be {SIDE}, the only board there is. Use hack, or hack/unmasked."
-        )
     return variants[text]
 
 
@@ -108,6 +104,7 @@ def hack(max_steps: int = 500, is_masked: bool = True) -> Environment:
         has_action_mask=is_masked,
         planes=("player", "programs", "board"),
         picture=picture,
+        legend=LEGEND,
         map=GridMap((SIDE, SIDE), lambda obs: (obs["player"][..., 0], obs["player"][..., 1])),
     )
     return Environment(spec, params=(), reset=reset, step=step, scripted=play_scripted)

@@ -25,6 +25,26 @@ RED, BROWN, WHITE, ORANGE = (
 DARK = (0.30, 0.20, 0.42)
 
 
+def _hex(color: tuple[float, ...]) -> str:
+    return "#" + bytes(round(255 * x) for x in color).hex()
+
+
+LEGEND = {
+    "player": _hex(INK),
+    "exit": _hex(GREEN),
+    "data": _hex(BLUE),
+    "program": _hex(PURPLE),
+    "unknown block": _hex(GREY),
+    "siphon": _hex(PINK),
+    "credits": _hex(GOLD),
+    "energy": _hex(CYAN),
+    "runner": _hex(RED),
+    "tank": _hex(BROWN),
+    "ghost": _hex(DARK),
+    "lurker": _hex(ORANGE),
+}
+
+
 class Canvas:
     """Pixels [rows, columns, height, width, 3] of the cells, painted over one another."""
 

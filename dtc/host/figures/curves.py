@@ -1,4 +1,4 @@
-"""Curves over environment steps: returns, curiosity, the model, and comparisons of runs."""
+"""Curves of a run over environment steps: returns, curiosity, the model, the policy."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -116,34 +116,6 @@ def policy(path: Path, records: Sequence[Mapping[str, Any]], title: str) -> None
         style.save(figure, path)
 
 
-def compare(
-    path: Path,
-    runs: Mapping[str, Sequence[Mapping[str, Any]]],
-    metrics: Sequence[str],
-    baselines: Mapping[str, float] | None = None,
-) -> None:
-    """Draws one panel per metric, with one line per run, over environment steps.
-
-    Args:
-      runs: records by the name of the run.
-      baselines: horizontal lines of the first panel, by name.
-    """
-    with mpl.rc_context(style.STYLE):
-        figure = Figure(figsize=(8, 0.8 + 3 * len(metrics)), dpi=130, layout="constrained")
-        panels = np.ravel(figure.subplots(len(metrics), 1, sharex=True))
-        for ax, metric in zip(panels, metrics, strict=True):
-            for name, records in runs.items():
-                _line(ax, records, metric, name)
-            ax.set_ylabel(metric)
-        _draw_baselines(panels[0], baselines or {})
-        panels[-1].set_xlabel("environment steps")
-        panels[-1].xaxis.set_major_formatter(mpl.ticker.EngFormatter(sep=""))
-        handles, labels = panels[0].get_legend_handles_labels()
-        if handles:
-            figure.legend(handles, labels, loc="outside upper left", ncols=3, fontsize=8)
-        style.save(figure, path)
-
-
 def series(records: Sequence[Mapping[str, Any]], name: str) -> tuple[np.ndarray, np.ndarray]:
     """(env steps, values) of a metric, from the records that have it."""
     points = [(r["env_steps"], r[name]) for r in records if r.get(name) is not None]
@@ -156,7 +128,7 @@ def _draw_returns(
 ) -> None:
     _line(ax, records, "collect/return", "collection", color=BLUE, alpha=0.45, linewidth=1.2)
     _line(ax, records, "eval/return", "greedy evaluation", color=BLUE, marker="o", markersize=4)
-    _draw_baselines(ax, baselines)
+    draw_baselines(ax, baselines)
     ax.set_ylabel("episode return")
     ax.set_ylim(bottom=min(0, ax.get_ylim()[0]))
     if ax.get_legend_handles_labels()[0]:
@@ -193,7 +165,8 @@ def _draw_values(ax: Axes, records: Sequence[Mapping[str, Any]]) -> None:
     _line(ax, paid, "eval/value", "critic's value of their first state", color=ORANGE, **marks)
 
 
-def _draw_baselines(ax: Axes, baselines: Mapping[str, float]) -> None:
+def draw_baselines(ax: Axes, baselines: Mapping[str, float]) -> None:
+    """Horizontal lines at returns to compare with, by name."""
     for (name, value), dash in zip(baselines.items(), ("--", ":", "-."), strict=False):
         ax.axhline(value, color=FAINT, linestyle=dash, linewidth=1.2, label=f"{name} {value:.1f}")
 

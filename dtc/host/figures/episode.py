@@ -1,6 +1,6 @@
 """The figure of an episode and the model's open-loop prediction of it."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,13 +10,13 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
-from dtc.host.figures import style
+from dtc.host.figures import look, style
+from dtc.host.figures.look import AGENT, Look
 from dtc.host.figures.style import FAINT, INK, PURPLE, RED
 
-PALE = "#f4f1ea"
-Picture = Callable[[Mapping[str, np.ndarray]], np.ndarray]  # as EnvSpec.picture
-CELLS = (*style.CYCLE, "#b9bdc4")  # colours of one-hot cells, by class
+LOOK = Look()  # classes without names, no agent
 
 
 def open_loop(
@@ -27,8 +27,7 @@ def open_loop(
     context: int,
     title: str,
     num_frames: int = 12,
-    planes: Sequence[str] = (),
-    picture: Picture | None = None,
+    shown: Look = LOOK,
 ) -> None:
     """Draws an episode, the model's open-loop prediction of it, the error and the novelty.
 
@@ -38,24 +37,31 @@ def open_loop(
       predicted: the same shapes; probabilities where `real` is one-hot.
       novelty: [T] or shorter, u(s_t, a_t).
       context: number of observed steps before the open-loop prediction.
-      planes, picture: as of the environment, see EnvSpec.
+      shown: how the environment is drawn.
     """
     length = len(next(iter(real.values())))
     times = np.unique(np.linspace(0, length - 1, num_frames).round().astype(int))
-    errors = {name: error(real[name], predicted[name], name in planes) for name in real}
+    errors = {name: error(real[name], predicted[name], name in shown.planes) for name in real}
     grids = [name for name, x in real.items() if x.ndim == 4]
     vectors = [name for name, x in real.items() if x.ndim < 4]
     rows = [height for name in vectors for height in _strip_heights(real[name])] + [1.7]
     heights = [2.6] * len(grids) + [sum(rows) + 0.5]
+    drawn_itself = shown.picture is not None
+    entries = look.legend(shown, {k: real[k].shape[-1] for k in grids if k not in shown.planes})
     with mpl.rc_context(style.STYLE):
         figure = Figure(figsize=(10, sum(heights) + 0.5), dpi=130, layout="constrained")
         figure.suptitle(title, x=0.01, ha="left", weight="bold")
+        if entries and not drawn_itself:
+            _draw_legend(figure, entries, bool(shown.agent))
         parts = np.ravel(figure.subfigures(len(heights), 1, height_ratios=heights, squeeze=False))
         for part, name in zip(parts, grids, strict=False):
-            of_classes = partial(_colored, name=name, palette=palette_of(real[name]))
-            draw = picture if picture and name in planes else of_classes
+            colors = look.palette(shown.names(name, real[name].shape[-1]))
+            own = shown.picture if name in shown.planes else None
+            draw = own or partial(_colored, name=name, colors=colors)
             frames = [[draw(at_step(x, t)) for t in times] for x in (real, predicted)]
             _draw_film(part, name, frames, errors[name][times], times, context)
+            if own is None and name in shown.agent:
+                _mark_agent(part, shown.agent[name])
         axes = np.ravel(parts[-1].subplots(len(rows), 1, sharex=True, height_ratios=rows))
         for i, name in enumerate(vectors):
             _draw_heatmaps(axes[3 * i : 3 * i + 3], name, real[name], predicted[name])
@@ -82,21 +88,24 @@ def error(real: np.ndarray, predicted: np.ndarray, is_planes: bool = False) -> n
     return np.abs(real - predicted)
 
 
-def to_rgb(cells: np.ndarray, palette: np.ndarray) -> np.ndarray:
-    """[..., 3] colours of cells [..., C]: class colours mixed by class probability."""
-    return np.clip(cells @ palette, 0, 1)
+def _colored(obs: Mapping[str, np.ndarray], name: str, colors: np.ndarray) -> np.ndarray:
+    return look.to_rgb(obs[name], colors)
 
 
-def palette_of(cells: np.ndarray) -> np.ndarray:
-    """[C, 3] a fixed colour for each class of one-hot cells; that of the most common is pale."""
-    count = cells.reshape(-1, cells.shape[-1]).sum(0)
-    palette = np.array([mpl.colors.to_rgb(CELLS[i % len(CELLS)]) for i in range(len(count))])
-    palette[count.argmax()] = mpl.colors.to_rgb(PALE)
-    return palette
+def _draw_legend(figure: Figure, entries: Sequence[tuple[str, str]], has_agent: bool) -> None:
+    """What the colours of grids mean, below everything."""
+    square: Any = {"marker": "s", "linestyle": "", "markersize": 6, "markeredgecolor": FAINT}
+    marks = [Line2D([], [], color=color, label=name, **square) for name, color in entries]
+    if has_agent:
+        marks.append(Line2D([], [], marker="o", linestyle="", color=AGENT, label="agent"))
+    figure.legend(handles=marks, loc="outside lower left", ncols=11, fontsize=8)
 
 
-def _colored(obs: Mapping[str, np.ndarray], name: str, palette: np.ndarray) -> np.ndarray:
-    return to_rgb(obs[name], palette)
+def _mark_agent(part: Any, cell: tuple[int, int]) -> None:
+    """A disc where the agent is, in every frame but those of the error."""
+    axes = np.array(part.axes).reshape(3, -1)
+    for ax in axes[:2].flat:
+        ax.plot(cell[1], cell[0], "o", color=AGENT, markersize=4, markeredgecolor="white")
 
 
 def _draw_film(

@@ -7,16 +7,17 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from PIL import Image
 
 from dtc.algorithms.curious.judging import CONTEXT
 from dtc.host import maps
-from dtc.host.figures import curves, episode, film, heatmaps
+from dtc.host.figures import curves, episode, heatmaps, look
+from dtc.host.figures.film import Clip
 from dtc.host.health import Record, settled, swings
 from dtc.host.program import Program
+from dtc.host.progress import Shown
 from dtc.host.reports.report import Drawing, Report
-from dtc.host.writers import Shown
 from dtc.training.carrier import Carrier
+from dtc.world_model.grid import make_trunk
 
 # Limits beyond which a warning is given. Runs on the tasks of the catalog keep well within them.
 KL = 0.05  # smallest KL of posterior to prior, nats summed over groups
@@ -25,14 +26,15 @@ SALIENCE = 0.05  # smallest entropy of the salience weights, relative to equal w
 BIAS = 0.9  # largest error of the critic, relative to the realised return
 
 SHOWN = (
-    Shown("loss/trunk", "model", ".3g"),
-    Shown("loss/member", "members", ".3g"),
-    Shown("task/loss/actor", "actor", ".2g"),
-    Shown("task/loss/critic_extrinsic", "critic", ".3g"),
-    Shown("curiosity/novelty", "novelty", ".3f"),
-    Shown("curiosity/boredom", "boredom", ".2f"),
-    Shown("curiosity/horizon", "horizon", ".0f"),
+    Shown("loss/trunk", ".3g"),
+    Shown("loss/member", ".3g"),
+    Shown("task/loss/actor", ".2g"),
+    Shown("task/loss/critic_extrinsic", ".3g"),
+    Shown("curiosity/novelty", ".3f"),
+    Shown("curiosity/boredom", ".2f"),
+    Shown("curiosity/horizon", ".0f"),
 )
+INTERNALS = "internals"  # folder of figures that ask for knowledge of the model's parts
 SHOWN_STEPS = 64  # steps of the episode in dream.png and salience.png
 SALIENCE_TITLE = "Salience weights of the task policy over an episode"
 
@@ -66,9 +68,10 @@ class Limits(NamedTuple):
 
 def limits(program: Program) -> Limits:
     """The maximum entropies of a program's agent."""
-    cfg, num_actions = program.cfg, program.machine.env.spec.action.num_classes
-    action = None if num_actions is None else math.log(num_actions)
-    return Limits(action, math.log(cfg.model.groups + 1) if cfg.behaviour.pool_units else None)
+    cfg, spec = program.cfg, program.machine.env.spec
+    action = None if spec.action.num_classes is None else math.log(spec.action.num_classes)
+    groups = make_trunk(cfg.model, spec, program.precision).cfg.groups
+    return Limits(action, math.log(groups + 1) if cfg.behaviour.pool_units else None)
 
 
 def kl_near_zero(record: Record) -> str | None:
@@ -119,16 +122,19 @@ def probe(program: Program, carrier: Carrier, index: jax.Array) -> Any:
     return jax.device_get(program.probes["open_loop"](carrier.root, carrier.learner, index))
 
 
-def film_of_episode(program: Program, carrier: Carrier, index: jax.Array) -> Sequence[Image.Image]:
-    """Frames of a greedy episode, each beside the model's open-loop prediction of it."""
-    return film.film(probe(program, carrier, index), program.machine.env.spec.picture)
+def film_of_episode(program: Program, carrier: Carrier, index: jax.Array) -> Clip:
+    """A greedy episode and the model's open-loop prediction of it."""
+    shown = probe(program, carrier, index)
+    return Clip(shown.seen, shown.alive, shown.reward, shown.predicted, shown.novelty, CONTEXT)
 
 
 def draw(program: Program, drawing: Drawing) -> Sequence[str]:
     """Draws curves of curiosity and model, an episode, salience and, on grid tasks, the map."""
     directory, records = drawing.directory, drawing.records
     curves.curiosity(directory / "curiosity.png", records, drawing.title)
-    curves.model(directory / "model.png", records, drawing.title, limits(program).action)
+    curves.model(
+        directory / INTERNALS / "model.png", records, drawing.title, limits(program).action
+    )
     shown = drawing.probes
     length = min(int(shown.alive.sum()), SHOWN_STEPS)
 
@@ -142,11 +148,12 @@ def draw(program: Program, drawing: Drawing) -> Sequence[str]:
         first(shown.novelty),
         CONTEXT,
         f"An episode and the model's open-loop prediction after {CONTEXT} steps",
-        planes=program.machine.env.spec.planes,
-        picture=program.machine.env.spec.picture,
+        shown=look.of(program.machine.env.spec),
     )
     if shown.salience is not None:
-        heatmaps.salience(directory / "salience.png", first(shown.salience), SALIENCE_TITLE)
+        heatmaps.salience(
+            directory / INTERNALS / "salience.png", first(shown.salience), SALIENCE_TITLE
+        )
     if program.machine.env.spec.map is None:
         return []
     replay = program.cfg.replay

@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-from PIL import Image
 
+from dtc.host.figures.film import Clip
 from dtc.host.health import WARMUP, Sign
 from dtc.host.program import Program
-from dtc.host.writers import Shown
+from dtc.host.progress import Shown
 from dtc.training.carrier import Carrier
 
 
@@ -28,6 +28,11 @@ def nothing(*_: Any) -> Any:
     return {}
 
 
+def no_film(program: Program, carrier: Carrier, index: jax.Array) -> Clip | None:
+    """No film."""
+    return None
+
+
 class Report(NamedTuple):
     """What the host shows of one algorithm; the defaults show nothing."""
 
@@ -38,7 +43,7 @@ class Report(NamedTuple):
     measure: Callable[[Program, Carrier], dict[str, float]] = nothing
     # (program, carrier, evaluation number) -> data for `draw`; all processes call it
     probe: Callable[[Program, Carrier, jax.Array], Any] = nothing
-    # (program, carrier, evaluation number) -> frames of an episode; all processes call it
-    film: Callable[[Program, Carrier, jax.Array], Sequence[Image.Image]] = nothing
+    # (program, carrier, evaluation number) -> an episode to film; all processes call it
+    film: Callable[[Program, Carrier, jax.Array], Clip | None] = no_film
     # Draws figures, on process 0 only; returns lines for the log.
     draw: Callable[[Program, Drawing], Sequence[str]] = nothing

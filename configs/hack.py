@@ -1,0 +1,21 @@
+"""The curious agent on `hack`, the turn-based game on a 6x6 board.
+
+    python launch/main.py --config=configs/hack.py
+
+Machine: 2 CPU cores, or one GPU.
+"""
+
+import ml_collections
+from dtc.configs import local
+
+
+def get_config() -> ml_collections.ConfigDict:
+    """configs/local.py with a world model that keeps the cells of the board apart."""
+    config = local.get_config()
+    config.name = "hack"
+    config.env.name = "hack"
+    config.model.update(cell_units=16, depth=32)
+    config.ensemble.members = 3
+    config.dream.horizons = (8, 16)
+    config.run.update(steps=100_000, collect_steps=4)
+    return config

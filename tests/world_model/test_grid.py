@@ -1,0 +1,164 @@
+"""The trunk with cells: same weights in every cell, and nothing but neighbours and the whole."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dtc.core.nets import Precision
+from dtc.core.types import ArraySpec, EnvSpec
+from dtc.world_model import grid, losses, rssm
+from dtc.world_model.ensemble import Member
+from dtc.world_model.latent import Cells, Feature
+from tests import small_trunk
+
+SIDE, FEATURES, B = 4, 3, 2
+CFG = dataclasses.replace(small_trunk.CFG, cell_units=2)
+CELLS = Cells(SIDE, SIDE, CFG.cell_units)
+SPEC = EnvSpec(
+    name="board",
+    obs={
+        "board": ArraySpec((SIDE, SIDE, FEATURES), jnp.float32),
+        "vector": ArraySpec((5,), jnp.float32),
+    },
+    action=ArraySpec((), jnp.int32, num_classes=3),
+    max_steps=9,
+    encode=dict,
+    has_action_mask=True,
+)
+TRUNK = grid.make_trunk(CFG, SPEC, Precision())
+PARAMS = rssm.init(jax.random.key(0), TRUNK)
+RNG = np.random.default_rng(0)
+
+
+def normal(*shape):
+    return RNG.normal(size=shape).astype(np.float32)
+
+
+BOARD = np.eye(FEATURES, dtype=np.float32)[RNG.integers(FEATURES, size=(B, SIDE, SIDE))]
+VECTOR, MASK = normal(B, 5), RNG.random((B, 3)) < 0.5
+ACTION = np.eye(3, dtype=np.float32)[[0, 2]]
+STATE = normal(B, CFG.deter)
+CODES = np.eye(TRUNK.cfg.classes, dtype=np.float32)[RNG.integers(4, size=(B, TRUNK.cfg.groups))]
+
+
+def apply(method, *args):
+    return TRUNK.apply({"params": PARAMS}, *args, method=method)
+
+
+def latent(cells):
+    """h of states of the cells [B, cells, units]."""
+    return np.concatenate([STATE, cells.reshape(B, -1)], -1)
+
+
+def step(board=BOARD, cells=None, codes=CODES):
+    """(next state of each cell, its logits of q) after an observation."""
+    cells = np.zeros((B, CELLS.num, CFG.cell_units), np.float32) if cells is None else cells
+    tokens, action = apply("embed", {"board": board, "vector": VECTOR, "action_mask": MASK}, ACTION)
+    deter, logits = apply("observe_step", latent(cells), codes.reshape(B, -1), action, tokens)
+    logits = np.asarray(logits).reshape(codes.shape)
+    return np.asarray(CELLS.split_deter(deter)[0]), logits[:, : CELLS.num]
+
+
+def test_latents_have_room_for_the_cells():
+    assert TRUNK.cfg.deter == CFG.deter + CELLS.num * CFG.cell_units
+    assert TRUNK.cfg.groups == CFG.groups + CELLS.num
+    deter = normal(B, TRUNK.cfg.deter)
+    cells, codes, state, rest = CELLS.split(Feature(deter, CODES))
+    np.testing.assert_array_equal(np.concatenate([state, cells.reshape(B, -1)], -1), deter)
+    np.testing.assert_array_equal(codes, CODES[:, : CELLS.num])
+    np.testing.assert_array_equal(rest, CODES[:, CELLS.num :].reshape(B, -1))
+
+
+@pytest.mark.parametrize("cfg", [small_trunk.CFG, CFG])
+def test_without_cells_or_a_grid_the_trunk_is_the_plain_one(cfg):
+    spec = SPEC if not cfg.cell_units else dataclasses.replace(SPEC, obs={"x": SPEC.obs["vector"]})
+    trunk = grid.make_trunk(cfg, spec, Precision())
+    assert type(trunk) is rssm.Trunk
+    assert trunk.cfg == cfg
+
+
+def test_the_code_of_a_cell_reads_that_cell():
+    other = BOARD.copy()
+    other[:, 1, 2] = np.roll(other[:, 1, 2], 1, -1)
+    _, before = step()
+    _, after = step(other)
+    changed = (before != after).any((0, 2)).reshape(SIDE, SIDE)
+    assert changed[1, 2]
+    assert changed.sum() == 1
+
+
+def test_a_code_reaches_the_neighbours_in_one_step():
+    other = CODES.copy()
+    other[:, 5] = np.roll(other[:, 5], 1, -1)  # the cell in row 1, column 1
+    params = jax.tree.map(jnp.asarray, PARAMS)
+    silent = {"to_cells": jax.tree.map(jnp.zeros_like, params["core"]["to_cells"])}
+    params = {**params, "core": {**params["core"], **silent}}  # the state of no cell says nothing
+    action = apply("embed", {"board": BOARD, "vector": VECTOR, "action_mask": MASK}, ACTION)[1]
+    cells = normal(B, CELLS.num, CFG.cell_units)
+
+    def after(codes):
+        core = {"params": params}
+        deter, _ = TRUNK.apply(
+            core, latent(cells), codes.reshape(B, -1), np.eye(3)[[0, 2]], method="imagine_step"
+        )
+        return np.asarray(CELLS.split_deter(deter)[0])
+
+    assert action.shape == (B, CFG.hidden)
+    changed = (after(CODES) != after(other)).any((0, 2)).reshape(SIDE, SIDE)
+    expected = np.zeros((SIDE, SIDE), bool)
+    expected[:3, :3] = True
+    np.testing.assert_array_equal(changed, expected)
+
+
+def test_all_cells_have_the_same_weights():
+    """Inside the board, what a cell learns does not depend on where it is."""
+    board = np.zeros((B, SIDE, SIDE, FEATURES), np.float32)
+    cells = np.zeros((B, SIDE, SIDE, CFG.cell_units), np.float32)
+    codes = np.array(CODES)
+    codes[:, : CELLS.num] = np.eye(4, dtype=np.float32)[0]
+    found = []
+    for row, column in ((1, 1), (1, 2), (2, 1)):
+        here, state, code = board.copy(), cells.copy(), codes.copy()
+        here[:, row, column, 1], state[:, row, column] = 1.0, 0.5
+        code[:, row * SIDE + column] = np.eye(4, dtype=np.float32)[2]
+        moved, logits = step(here, state.reshape(B, CELLS.num, -1), codes)
+        found.append((logits[:, row * SIDE + column], moved[:, row * SIDE + column]))
+    for logits, moved in found[1:]:
+        np.testing.assert_allclose(logits, found[0][0], rtol=0, atol=0.02)
+        np.testing.assert_allclose(moved, found[0][1], rtol=0, atol=0.02)
+
+
+def test_the_losses_have_a_term_for_each_leaf_and_reach_every_parameter():
+    sequence, rows = small_trunk.SEQUENCE, small_trunk.ROWS
+    T, groups = small_trunk.T, TRUNK.cfg.groups
+    boards = np.eye(FEATURES, dtype=np.float32)[RNG.integers(FEATURES, size=(T, B, SIDE, SIDE))]
+    obs = {"board": boards, "vector": normal(T, B, 5), "action_mask": rows.action_mask}
+    context = small_trunk.Latent(normal(B, TRUNK.cfg.deter), np.zeros((B, groups), np.uint8))
+    uniform = RNG.random((T, B, groups)).astype(np.float32)
+
+    def loss(params):
+        seen = rssm.observe(TRUNK, params, obs, sequence.action, sequence.first, context, uniform)
+        terms = losses.losses(TRUNK, params, seen, obs, rows)
+        return losses.total(terms), terms
+
+    grads, terms = jax.grad(loss, has_aux=True)(PARAMS)
+    assert {"obs/board", "obs/vector", "mask", "reward", "cont", "dyn", "rep"} == set(terms)
+    still = [
+        jax.tree_util.keystr(path)
+        for path, g in jax.tree_util.tree_leaves_with_path(grads)
+        if not np.any(g)
+    ]
+    zero_heads = [name for name in still if "'reward'" in name or "scale" in name]
+    assert still == zero_heads
+
+
+def test_a_member_predicts_all_groups():
+    member = Member(TRUNK.cfg, Precision(), TRUNK.cells)
+    stoch = CODES
+    deter = latent(normal(B, CELLS.num, CFG.cell_units))
+    log_p, _ = member.init_with_output(jax.random.key(1), deter, stoch, ACTION)
+    assert log_p.shape == (B, TRUNK.cfg.groups, TRUNK.cfg.classes)
+    np.testing.assert_allclose(np.exp(log_p).sum(-1), 1.0, rtol=1e-5)
