@@ -17,5 +17,5 @@ def get_config() -> ml_collections.ConfigDict:
     config.model.update(cell_units=16, depth=32)
     config.ensemble.members = 3
     config.dream.horizons = (8, 16)
-    config.run.steps = 100_000
+    config.run.update(steps=100_000, collect_steps=4)
     return config

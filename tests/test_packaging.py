@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -24,6 +25,16 @@ def finish(*command, status=0, **kwargs):
     done = subprocess.run(command, timeout=600, **kwargs)
     assert done.returncode == status, done.stdout
     return done.stdout
+
+
+def test_ci_installs_the_tested_versions_by_their_hashes():
+    """.ci/lock.py writes the file anew after a change of constraints.txt."""
+    lines = (ROOT / ".ci" / "locked.txt").read_text().splitlines()[1:]
+    found = [re.fullmatch(r"(\S+==\S+) --hash=sha256:[0-9a-f]{64}", line) for line in lines]
+    assert all(found) and len(found) > 40
+    tested = (ROOT / "constraints.txt").read_text().split()
+    assert {f[1] for f in found if f} <= set(tested)
+    assert "--require-hashes -r .ci/locked.txt" in (ROOT / ".ci" / "run").read_text()
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,7 @@ dtc bench train                    time of an update of configs/dreamerv3.py and
 dtc bench train --config=configs/local.py --horizons    time of an update at each dream horizon
 dtc bench act                      milliseconds of a call of policy.act, from Python
 dtc bench ppo                      env_steps/s of PPO in training, with --purejaxrl beside theirs
+dtc bench reliability              what the guard, checkpoints, a restart and SIGTERM cost
 """
 
 import argparse
@@ -20,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from dtc.commands import bench_act, bench_ppo, bench_train
+from dtc.commands import bench_act, bench_ppo, bench_reliability, bench_train
 from dtc.commands.arguments import Parser, at_least, new_file
 from dtc.core import mesh
 from dtc.core.keys import mesh_key, mesh_keys
@@ -34,7 +35,8 @@ def main(argv: Sequence[str]) -> int:
     """Runs a subcommand, which prints a table; returns the exit status."""
     parser = Parser("dtc bench", description=(__doc__ or "").splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
-    for add in (add_env, bench_train.add_train, bench_act.add_act, bench_ppo.add_ppo):
+    others = (bench_act.add_act, bench_ppo.add_ppo, bench_reliability.add_reliability)
+    for add in (add_env, bench_train.add_train, *others):
         command = add(commands)
         command.add_argument("--json", type=new_file, help="also write the results to this file")
     args, rest = parser.parse_known_args(argv)

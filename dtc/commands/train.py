@@ -3,13 +3,14 @@
 import os
 import shlex
 import sys
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from dtc.commands import seeds
 from dtc.config.errors import ConfigError
-from dtc.host import cluster, command, directory, logs, signals, trackers
+from dtc.host import cluster, command, directory, logs, peers, signals, trackers
 
 
 def main(argv: Sequence[str]) -> int:
@@ -32,23 +33,48 @@ def main(argv: Sequence[str]) -> int:
         if not command.names_workdir(argv):
             workdir = claimed = directory.claim(workdir)
         logs.divert(workdir, wanted.processes.id)
-        from dtc.host import devices  # imports JAX, which takes a second
-
-        cfg, here = devices.start(wanted.cfg, wanted.num_devices, wanted.processes)
-        stop.again()
-        from dtc.host import compiles, loop  # imports the whole agent
-
-        kept = compiles.Compiles(wanted.compile_cache)
-        more: Any = {"init": wanted.init, "stop": stop, "track": track, "compiles": kept}
-        return loop.run(cfg, workdir, wanted.resume, here, typed, **more)
+        return _train(wanted, workdir, typed, stop, track)
     except ConfigError as error:
         print(error, file=sys.stderr)
         if claimed is not None:
             logs.restore()
             directory.give_back(claimed)
+        if peers.is_joined():
+            peers.end(error.status, str(error))
         return error.status
+    except Exception as error:
+        if not peers.is_joined():
+            raise
+        traceback.print_exc()
+        peers.fail(error)
+        return 1
     finally:
         stop.close()
+
+
+def _train(
+    wanted: command.Command,
+    workdir: Path,
+    typed: Sequence[str],
+    stop: signals.Stop,
+    track: tuple[str, ...],
+) -> int:
+    """Starts the devices and runs the loop; the watchdog sees to it that it begins."""
+    watchdog = signals.Watchdog(wanted.cfg.run.patience)
+    try:
+        with watchdog.during("The start of devices and processes"):
+            from dtc.host import devices  # imports JAX, which takes a second
+
+            cfg, here = devices.start(wanted.cfg, wanted.num_devices, wanted.processes)
+            stop.again()
+            from dtc.host import compiles, loop  # imports the whole agent
+    finally:
+        watchdog.close()
+    kept = compiles.Compiles(wanted.compile_cache)
+    how: dict[str, Any] = {"init": wanted.init, "stop": stop, "track": track, "compiles": kept}
+    status = loop.run(cfg, workdir, wanted.resume, here, typed, **how)
+    peers.leave()
+    return status
 
 
 def started_as() -> str:

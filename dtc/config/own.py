@@ -22,7 +22,14 @@ class Own(NamedTuple):
 def split(name: str) -> Own | None:
     """The parts of such a name; None: `name` is one of the catalog."""
     where, colon, function = name.rpartition(":")
-    return Own(where, function) if colon else None
+    is_outside = where.endswith(".py") or "/" not in where  # brax/ant:spring is in the catalog
+    return Own(where, function) if colon and is_outside else None
+
+
+def check(name: str, own: Own) -> None:
+    """Refuses a file that is not there."""
+    if own.is_file and not os.path.isfile(os.path.expanduser(own.where)):
+        raise ValueError(f"env.name={name}: there is no file {own.where}. Put it there.")
 
 
 def absolute(name: str) -> str:

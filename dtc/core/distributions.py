@@ -17,20 +17,23 @@ UNIMIX = 0.01  # share of the uniform distribution in latents and policies (Drea
 ACTION_EDGE = 1 - 1e-6  # actions are clipped to this magnitude, so that arctanh is finite
 
 
-def _mix(logits: Array, other: Array, share: float) -> Array:
+def _mix(logits: Array, other: Array, share: float, axis: int = -1) -> Array:
     """log((1 - share) softmax(logits) + share other) where `other` > 0."""
     if share == 0:
-        return jax.nn.log_softmax(logits)
-    return jnp.log((1 - share) * jax.nn.softmax(logits) + share * other)
+        return jax.nn.log_softmax(logits, axis)
+    return jnp.log((1 - share) * jax.nn.softmax(logits, axis) + share * other)
 
 
-def unimix_logits(logits: Array, share: float) -> Array:
-    """[..., C] log-probabilities of (1 - share) softmax(logits) + share / C.
+def unimix_logits(logits: Array, share: float, axis: int = -1) -> Array:
+    """Log-probabilities of (1 - share) softmax(logits) + share / C.
 
     The uniform share bounds every KL (DreamerV3, Hafner et al. 2023).
+
+    Args:
+      axis: dim of the C classes.
     """
-    logits_C = accum(logits)
-    return _mix(logits_C, jnp.full_like(logits_C, 1 / logits_C.shape[-1]), share)
+    logits = accum(logits)
+    return _mix(logits, jnp.full_like(logits, 1 / logits.shape[axis]), share, axis)
 
 
 def masked_log_probs(logits: Array, mask: Array | None, share: float) -> Array:
@@ -50,22 +53,23 @@ def masked_log_probs(logits: Array, mask: Array | None, share: float) -> Array:
     return jnp.where(allowed_A, _mix(logits_A, uniform_A, share), LOG_ZERO)
 
 
-def sample_categorical(uniform: Array, logits: Array) -> Array:
+def sample_categorical(uniform: Array, logp: Array, axis: int = -1) -> Array:
     """[...] int32 class ids drawn by the inverse CDF, one uniform number per draw.
 
     A class of probability 0 is never drawn, however the cumulative sum rounds.
 
     Args:
       uniform: [...] in [0, 1).
-      logits: [..., C], need not be normalised.
+      logp: the same with a dim of C classes, log-probabilities. Their sum may be off by roundings.
+      axis: the dim of the classes.
     """
-    probs_C = jax.nn.softmax(accum(logits))
+    probs = jnp.exp(accum(logp))
     # A parallel cumulative sum may add in a different order for each entry and so grow at a zero.
-    cdf_C = jnp.where(probs_C > 0, jnp.cumsum(probs_C, -1), 0)
+    cdf = jnp.where(probs > 0, jnp.cumsum(probs, axis), 0)
     # At least one entry exceeds the level: the rounded total x uniform is below the total.
-    level_C = jnp.expand_dims(accum(uniform), -1) * jnp.max(cdf_C, -1, keepdims=True)
-    ids_C = jax.lax.broadcasted_iota(jnp.int32, cdf_C.shape, cdf_C.ndim - 1)
-    return jnp.min(jnp.where(cdf_C > level_C, ids_C, cdf_C.shape[-1] - 1), -1)
+    level = jnp.expand_dims(accum(uniform), axis) * jnp.max(cdf, axis, keepdims=True)
+    ids = jax.lax.broadcasted_iota(jnp.int32, cdf.shape, axis % cdf.ndim)
+    return jnp.min(jnp.where(cdf > level, ids, cdf.shape[axis] - 1), axis)
 
 
 def straight_through(drawn: Array, logp: Array) -> Array:

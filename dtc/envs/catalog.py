@@ -9,7 +9,7 @@ from typing import Any
 from dtc.config.own import split
 from dtc.core.types import Environment
 from dtc.envs import names, own
-from dtc.envs.adapters.gymnax import find as find_gymnax
+from dtc.envs.adapters import brax, craftax, gymnax, jumanji, navix, playground, xminigrid
 from dtc.envs.bandit import bandit
 from dtc.envs.chain import chain
 from dtc.envs.deepsea import deepsea, sized
@@ -32,7 +32,13 @@ ENVIRONMENTS: dict[str, Maker] = {
 }
 FAMILIES: dict[str, Callable[[str], Maker]] = {  # by the text before the slash
     "deepsea": sized,
-    "gymnax": find_gymnax,
+    "gymnax": gymnax.find,
+    "jumanji": jumanji.find,
+    "brax": brax.find,
+    "craftax": craftax.find,
+    "navix": navix.find,
+    "xminigrid": xminigrid.find,
+    "playground": playground.find,
     "hack": game.named,
 }
 

@@ -4,17 +4,17 @@ import ast
 import difflib
 import importlib.util
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+
+from dtc.config import own
 
 # In the catalog; each may be followed by arguments after a slash where FAMILIES lists it.
 NAMES = ("feeder", "feeder_ego", "chain", "bandit", "keydoor", "noisytv", "deepsea", "hack")
 DEEPSEA_SIZES = range(2, 101)
 HACK_VARIANTS = ("6", "unmasked")  # the one board there is, and the game without its mask
-MISSING = "gymnax is not installed. Use pip install gymnax six."
-BROKEN = {  # in gymnax 0.0.9
-    "Asterix-MinAtar": "its while loop starts from constants, which shard_map rejects",
-    "SimpleBandit-bsuite": "it fills its state in the wrong order",
-}
+SUITES = ("jumanji", "brax", "craftax", "navix", "xminigrid", "playground")
+MISSING = "gymnax is not installed. Use pip install 'dtc[gymnax]', in a clone '.[gymnax]'."
 
 
 def full(name: str) -> str:
@@ -25,6 +25,9 @@ def full(name: str) -> str:
     """
     if name in NAMES:
         return name
+    if elsewhere := own.split(name):
+        own.check(name, elsewhere)
+        return own.absolute(name)
     family, _, argument = name.partition("/")
     if family in FAMILIES:
         try:
@@ -36,7 +39,8 @@ def full(name: str) -> str:
     if name in ids:
         return f"gymnax/{name}"
     hint = _closest(name, {n: n for n in NAMES} | {i: f"gymnax/{i}" for i in ids})
-    known = ", ".join([*NAMES, "hack/unmasked", "deepsea/SIZE", "gymnax/ID", "FILE.py:FUNCTION"])
+    ids_of = [f"{suite}/ID" for suite in ("gymnax", *SUITES)]
+    known = ", ".join([*NAMES, "hack/unmasked", "deepsea/SIZE", *ids_of, "FILE.py:FUNCTION"])
     hint = f"; did you mean {hint}?" if hint else "."
     raise ValueError(f"env.name={name} is not an environment{hint} Known: {known}.")
 
@@ -56,10 +60,8 @@ def installed_ids() -> list[str]:
 
 
 def check_gymnax(env_id: str) -> None:
-    """Refuses an id that gymnax does not have, or that does not run here."""
-    if env_id in BROKEN:
-        raise ValueError(f"it does not run in dtc ({BROKEN[env_id]}). Use another environment.")
-    known = [name for name in installed_ids() if name not in BROKEN]
+    """Refuses an id that gymnax does not have."""
+    known = installed_ids()
     if env_id not in known:
         close = _closest(env_id, {name: f"gymnax/{name}" for name in known})
         hint = f"did you mean {close}?" if close else f"it has {', '.join(known)}."
@@ -84,18 +86,24 @@ def _check_hack(variant: str) -> None:
         )
 
 
+def _check_suite(suite: str, env_id: str) -> None:
+    """Asks the suite's adapter, whose import takes a second."""
+    importlib.import_module(f"dtc.envs.adapters.{suite}").find(env_id)
+
+
 FAMILIES: dict[str, Callable[[str], None]] = {  # by the text before the slash
     "deepsea": _check_deepsea,
     "gymnax": check_gymnax,
     "hack": _check_hack,
+    **{suite: partial(_check_suite, suite) for suite in SUITES},
 }
 ALL = (*NAMES, *FAMILIES)
 
 
 def _gymnax_ids() -> list[str]:
-    """The ids of gymnax that run here; none without gymnax."""
+    """The ids of gymnax; none without gymnax."""
     try:
-        return [name for name in installed_ids() if name not in BROKEN]
+        return installed_ids()
     except ValueError:
         return []
 

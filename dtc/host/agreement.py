@@ -23,7 +23,7 @@ from dtc.host.code import code_hash
 PACKAGES = ("jax", "jaxlib", "libtpu", "numpy", "flax", "optax", "orbax-checkpoint")
 OWN = ("JAX_PROCESS_ID", "JAX_LOCAL_DEVICE_IDS", "JAX_COORDINATOR_BIND_ADDRESS")  # may differ
 NAMED = 5  # differences in a message
-WAIT = 120  # seconds for another process's part
+WAIT = 60  # seconds for another process's part
 
 Record = dict[str, Any]  # values by what they are called in a message
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TextIO
 
 MARK = "[log] "  # begins the messages of Python's logging on processes other than 0
+LAST = "[last] "  # begins a line that is shown after all others
 
 CHATTER = re.compile(
     r"\[Gloo\] Rank"
@@ -38,16 +39,26 @@ def split(lines: Iterable[str], file: Path, shown: TextIO) -> None:
     exists; without one its lines are dropped.
     """
     waiting: list[str] = []
+    last: list[str] = []
     for line in lines:
-        if CHATTER.match(line):
+        if line.startswith(LAST):
+            last.append(line.removeprefix(LAST))
+        elif CHATTER.match(line):
             waiting.append(line)
             if file.parent.parent.is_dir():
                 _append(file, waiting)
         else:
-            shown.write(line)
-            shown.flush()
+            _show(line, shown)
+    for line in last:
+        _show(line, shown)
     if file.parent.parent.is_dir():
         _append(file, waiting)
+
+
+def _show(line: str, shown: TextIO) -> None:
+    with contextlib.suppress(OSError):  # nor a full disk behind the terminal
+        shown.write(line)
+        shown.flush()
 
 
 def _append(file: Path, waiting: list[str]) -> None:

@@ -24,6 +24,7 @@ from dtc.config import settings as config
 from dtc.config.settings import Config, ConfigError
 from dtc.core.types import Array, PyTree
 from dtc.host import formats, identity, proof, verify
+from dtc.host.directory import writable
 from dtc.host.proof import describe, fingerprint, leaves_of
 from dtc.host.steps import ASIDE, DamagedError, Steps, read_meta
 
@@ -231,8 +232,9 @@ def _check_shared(workdir: Path) -> None:
     token = str(int(multihost_utils.broadcast_one_to_all(np.int32(secrets.randbelow(2**31)))))
     path = workdir / ".shared"
     if jax.process_index() == 0:
-        workdir.mkdir(parents=True, exist_ok=True)
-        path.write_text(token)
+        with writable(workdir):
+            workdir.mkdir(parents=True, exist_ok=True)
+            path.write_text(token)
     _meet("token written")
     end = time.monotonic() + SHARED
     while not (sees := path.exists() and path.read_text() == token) and time.monotonic() < end:

@@ -273,7 +273,7 @@ def _with_environment(cfg: Config) -> Config:
     """
     catalog, family = sys.modules.get("dtc.envs.catalog"), cfg.env.name.partition("/")[0]
     added = [] if catalog is None else {*catalog.ENVIRONMENTS, *catalog.FAMILIES} - {*names.ALL}
-    if family in added or ":" in cfg.env.name:
+    if family in added:
         return cfg
     try:
         env = dataclasses.replace(cfg.env, name=names.full(cfg.env.name))

@@ -18,7 +18,7 @@ import jax
 
 from dtc.config.errors import ConfigError
 from dtc.config.settings import Config, flat
-from dtc.host import identity, signals
+from dtc.host import identity, peers
 
 Show = Callable[[str, float | None], contextlib.AbstractContextManager[None]]
 OFF = "off"
@@ -56,7 +56,7 @@ class Compiles:
             return  # a home that cannot be written is no reason not to train
         self.root = root / kind
         atexit.register(self.loaded)
-        signals.at_end.append(self.loaded)
+        peers.at_end.append(self.loaded)
         self._mend()
         self._prune()
         jax.config.update("jax_compilation_cache_dir", str(self.root))

@@ -20,7 +20,7 @@ from dtc.config import settings as config
 from dtc.config.settings import Config, ConfigError, did_you_mean
 from dtc.core.types import PyTree
 from dtc.envs import catalog
-from dtc.host import logs
+from dtc.host import logs, peers
 from dtc.host.cluster import PORT, Processes
 
 GIB = 2**30
@@ -69,8 +69,8 @@ PATIENCE = (
     "--xla_cpu_collective_call_terminate_timeout_seconds=7200",
 )
 
-# Seconds without a heartbeat after which a process counts as lost and the others exit. On a busy
-# machine ten are normal; at the end of a run all processes wait while process 0 draws figures.
+# Seconds without a heartbeat after which JAX gives up a process; peers.py is faster where it knows
+# the processes. At the end of a run all of them wait while process 0 draws figures.
 SILENCE = 60
 
 
@@ -183,13 +183,16 @@ def _connect(processes: Processes, is_pod: bool) -> None:
         if processes.source and processes.id == 0:
             at = f"Process 0 of {processes.num} listens at {processes.coordinator}"
             print(f"{at}, as {processes.source} says.", flush=True)
+        at = _bind_address(processes.coordinator)
+        peers.join(processes.coordinator, at, processes.num, processes.id)
         jax.distributed.initialize(
             processes.coordinator,
             processes.num,
             processes.id,
             local_device_ids=processes.gpu,
             cluster_detection_method="deactivate",
-            coordinator_bind_address=_bind_address(processes.coordinator),
+            coordinator_bind_address=at,
+            initialization_timeout=SILENCE,
             heartbeat_timeout_seconds=SILENCE,
             shutdown_timeout_seconds=SILENCE,
         )
@@ -218,6 +221,7 @@ def _bind_address(coordinator: str) -> str:
 
 def _restart_on_cpu() -> None:
     """Restarts this command without accelerators, since a started backend cannot be replaced."""
+    peers.leave()
     logs.restore()
     sys.stdout.flush()
     os.environ["JAX_PLATFORMS"] = "cpu"

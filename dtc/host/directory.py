@@ -23,7 +23,7 @@ def claim(path: Path) -> Path:
     """Creates a directory that nobody has: `path`, or that with -2, -3, ... behind it."""
     names = [path, *(path.with_name(f"{path.name}-{n}") for n in range(2, 1000))]
     for name in names:
-        with contextlib.suppress(FileExistsError), creating(name):
+        with contextlib.suppress(FileExistsError), writable(name):
             name.mkdir(parents=True)
             return name
     raise ConfigError(f"--workdir={path} and 998 like it exist. Use another one.")
@@ -45,15 +45,17 @@ def give_back(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def creating(path: Path) -> Iterator[None]:
-    """Says in one sentence that the disk does not take what the block writes first in `path`."""
+def writable(workdir: Path) -> Iterator[None]:
+    """Refuses a directory that the block cannot write to, as on a full or a read-only disk."""
     try:
         yield
     except FileExistsError:
         raise
     except OSError as error:
-        why = f"cannot be written ({error.strerror or error})"
-        raise ConfigError(f"--workdir={path} {why}. Use another one.") from error
+        raise ConfigError(
+            f"--workdir={workdir} cannot be written to ({error.strerror or error}). "
+            "Make room there, or use another directory."
+        ) from error
 
 
 def check_writable(path: Path) -> None:

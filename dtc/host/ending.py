@@ -12,7 +12,7 @@ import numpy as np
 
 from dtc.config import own
 from dtc.config.settings import Config
-from dtc.host import command, writers
+from dtc.host import command, films, writers
 from dtc.host.figures import curves
 from dtc.host.program import Program
 from dtc.host.reports.catalog import report_of
@@ -63,6 +63,7 @@ class Pictures:
         """
         number = jnp.int32(FIRST + totals.update % SPAN)
         probes = self.report.probe(self.program, carrier, number)
+        clip = films.take(self.program, self.report, carrier, number, totals.env_steps)
         if jax.process_index() != 0:
             return
         cfg, folder = self.program.cfg, self.workdir / "figures"
@@ -75,6 +76,8 @@ class Pictures:
             curves.learning_curve(folder / "learning_curve.png", records, baselines, title)
             for line in self.report.draw(self.program, drawing):
                 say(line)
+            if clip is not None:
+                films.write(self.program, [clip], totals.env_steps, self.workdir)
         except (ValueError, ArithmeticError, OSError, np.linalg.LinAlgError) as error:
             say(f"Some figures are missing: {type(error).__name__}: {error}.")
 

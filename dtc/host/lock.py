@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from dtc.config.errors import ConfigError
-from dtc.host.directory import creating
+from dtc.host.directory import writable
 
 NAME = "lock.json"
 BEAT, SILENCE = 10, 60  # seconds between refreshes; without one, a lock elsewhere is stale
@@ -43,9 +43,9 @@ class Lock:
         """Takes the lock, and creates the directory if necessary.
 
         Raises:
-          ConfigError: another process holds it.
+          ConfigError: another process holds it, or nobody can write there.
         """
-        with creating(self.workdir):
+        with writable(self.workdir):
             self.workdir.mkdir(parents=True, exist_ok=True)
             file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
         if not self._is_free(file):
@@ -54,8 +54,8 @@ class Lock:
             raise ConfigError(self._refusal(owner))
         started = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
         me = {"host": socket.gethostname(), "pid": os.getpid(), "started": started, "boot": boot()}
-        os.ftruncate(file, 0)
-        with creating(self.workdir):
+        with writable(self.workdir):
+            os.ftruncate(file, 0)
             os.pwrite(file, json.dumps(me).encode(), 0)
         self.file = file
         threading.Thread(target=self._beat, daemon=True).start()

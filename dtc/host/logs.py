@@ -63,6 +63,14 @@ def _copy(stream: TextIO | None) -> TextIO:
     return open(copy, "w", buffering=1, encoding=stream.encoding, errors=stream.errors)
 
 
+def last_words(text: str) -> None:
+    """Prints a line after whatever libraries still print before this process ends."""
+    if _before:
+        os.write(2, f"{chatter.LAST}{text}\n".encode())
+    else:
+        print(text, file=sys.stderr)
+
+
 def restore() -> None:
     """Undoes `divert`, and waits until the filter has written the last line."""
     if not _before:

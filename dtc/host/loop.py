@@ -39,6 +39,8 @@ from dtc.training.trainer import CallInfo
 
 START_UP, COMPILE = 1, 4  # times run.patience
 
+Train = Callable[..., tuple[Carrier, CallInfo]]  # (carrier, number of iterations)
+
 
 def run(
     cfg: Config,
@@ -134,9 +136,7 @@ class Run:
                 resume = resume and self._has_checkpoint()
                 carrier = self._resume() if resume else self._start()
                 self.progress.baselines = self.totals.baselines
-                self.writer = writers.MetricsWriter(
-                    self.workdir, self.totals.update if resume else -1, self.progress.log
-                )
+                self.writer = self._writer(self.totals.update if resume else -1)
                 with self.compiling("Compiling evaluation"):
                     self._warm(carrier)
                     if not resume:
@@ -146,6 +146,9 @@ class Run:
         finally:
             self.watchdog.close()
             self.progress.finish()
+
+    def _writer(self, update: int) -> writers.MetricsWriter:
+        return writers.MetricsWriter(self.workdir, update, self.progress.log)
 
     def _has_checkpoint(self) -> bool:
         """Whether there is a checkpoint, or was one; without, a killed run starts again."""
@@ -215,9 +218,7 @@ class Run:
         self.tracer.at(None)
         return carrier
 
-    def _launch(
-        self, train: Callable[..., tuple[Carrier, CallInfo]], carrier: Carrier, size: int
-    ) -> tuple[Carrier, Call]:
+    def _launch(self, train: Train, carrier: Carrier, size: int) -> tuple[Carrier, Call]:
         """Starts a call."""
         epoch = self.pace.epoch(self.totals.update)
         if epoch and self.pace.epoch(self.totals.update - self.cfg.run.updates_per_collect) < epoch:
@@ -227,9 +228,7 @@ class Run:
         self.totals.update += size * self.cfg.run.updates_per_collect
         return carrier, Call(size, self.totals.update, info)
 
-    def _compile(
-        self, carrier: Carrier
-    ) -> Callable[[Carrier, jax.Array], tuple[Carrier, CallInfo]]:
+    def _compile(self, carrier: Carrier) -> Train:
         """Compiles the train call ahead, so that compilation does not count as training time."""
         begin, what = time.monotonic(), "Compiling the train step"
         with self.watchdog.during("Compiling", COMPILE), self.compiling(what):
@@ -291,7 +290,7 @@ class Run:
         self.totals.rollbacks, self.totals.seconds = number, seconds
         self.in_a_row, self.window = 0, Window()
         self.writer.close()
-        self.writer = writers.MetricsWriter(self.workdir, self.totals.update, self.progress.log)
+        self.writer = self._writer(self.totals.update)
         self.progress.log(
             f"{why}: back to update {self.totals.update} with fresh draws, "
             f"attempt {number} of {rescue.MOST}."
@@ -386,7 +385,7 @@ class Run:
             self.pictures.finish(carrier, self.totals, self.progress.log)
         for line in ending.advice(self.argv, self.workdir, self.cfg, not is_stopped):
             self.progress.log(line)
-        return status or status_of(self.signal)
+        return status or self.writer.status() or status_of(self.signal)
 
     def _last_save(self, carrier: Carrier) -> int:
         """Saves and waits; the exit status."""

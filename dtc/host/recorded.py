@@ -10,7 +10,7 @@ from dtc.config.own import split
 from dtc.config.schema import declarations
 from dtc.config.settings import Config, flat, from_dict, to_dict
 from dtc.host import formats
-from dtc.host.directory import creating
+from dtc.host.directory import writable
 
 NAME = "config.json"
 
@@ -62,7 +62,7 @@ def write(workdir: Path, cfg: Config) -> None:
     """Writes the settings; a process killed meanwhile leaves the old file whole."""
     text = json.dumps({"format": formats.CONFIG} | to_dict(cfg), indent=2)
     draft = workdir / f"{NAME}.tmp"
-    with creating(workdir):
+    with writable(workdir):
         workdir.mkdir(parents=True, exist_ok=True)
         with draft.open("w") as file:
             file.write(text + "\n")

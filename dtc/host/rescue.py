@@ -1,6 +1,7 @@
 """What a run does about a state that is not sound: it goes back to the last good checkpoint."""
 
 import collections
+import contextlib
 import json
 import math
 from pathlib import Path
@@ -129,7 +130,8 @@ def give_up(workdir: Path, why: str, report: dict[str, Any], times: int) -> Numb
       times: how often the run has gone back to a checkpoint.
     """
     if jax.process_index() == 0:
-        (workdir / REPORT).write_text(json.dumps({"why": why} | report, indent=2) + "\n")
+        with contextlib.suppress(OSError):  # a full disk; the error says the most of it
+            (workdir / REPORT).write_text(json.dumps({"why": why} | report, indent=2) + "\n")
     what = ", ".join(report["losses"][:3] or report["leaves"][:3]) or "no loss by itself"
     rows = f"; {len(report['rows'])} rows of the ring are not finite" if report["rows"] else ""
     after = f", {times} times after going back to a checkpoint" if times else ""

@@ -14,26 +14,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
+from dtc.host.peers import end
+
 STOPPED = 75  # by SIGTERM or SIGHUP, a checkpoint is saved: start it again with --resume
 UNSAVED = 74  # the last checkpoint could not be written
 STUCK = 124  # the watchdog
 INTERRUPTED = 130  # by Ctrl-C
 
 STATUS = {signal.SIGTERM: STOPPED, signal.SIGHUP: STOPPED, signal.SIGINT: INTERRUPTED}
-
-
-at_end: list[Callable[[], None]] = []  # what `end` calls, which must be quick
-
-
-def end(status: int) -> None:
-    """Ends the process at once, whatever other threads do."""
-    for call in at_end:
-        with contextlib.suppress(Exception):
-            call()
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(Exception):
-            stream.flush()
-    os._exit(status)
 
 
 def status_of(number: int) -> int:
@@ -89,8 +77,9 @@ class Stop:
             name = signal.Signals(number).name
             if self.asked or not self.is_heeded:
                 why = "again" if self.asked else "before or after training"
-                self.say(f"{name} {why}: ending now. The last checkpoint, if any, stands.")
-                end(STATUS[signal.Signals(number)])
+                text = f"{name} {why}: ending now. The last checkpoint, if any, stands."
+                self.say(text)
+                end(STATUS[signal.Signals(number)], text)
             self.asked = number
             figures = " and drawing figures" if number == signal.SIGINT else ""
             self.say(
@@ -144,9 +133,9 @@ class Watchdog:
                 self.deadline += gap
             elif now > self.deadline:
                 faulthandler.dump_traceback(all_threads=True)
-                print(
+                text = (
                     f"{self.phase} took longer than run.patience={self.seconds:g} seconds allow "
-                    "(all stacks are above): ending. The last checkpoint, if any, stands.",
-                    file=sys.stderr,
+                    "(all stacks are above): ending. The last checkpoint, if any, stands."
                 )
-                end(STUCK)
+                print(text, file=sys.stderr)
+                end(STUCK, text)

@@ -15,6 +15,8 @@ import jax
 from rich.table import Table
 
 from dtc.host import trackers
+from dtc.host.directory import writable
+from dtc.host.signals import UNSAVED
 
 Record = dict[str, Any]  # one log step: `update`, `env_steps`, `seconds` and metrics by name
 
@@ -44,8 +46,9 @@ class MetricsWriter:
         self.waiting: list[str] = []  # records that a bad disk has not taken yet
         self.is_writer = jax.process_index() == 0
         if self.is_writer:
-            workdir.mkdir(parents=True, exist_ok=True)
-            last = _truncate(self.path, update)
+            with writable(workdir):
+                workdir.mkdir(parents=True, exist_ok=True)
+                last = _truncate(self.path, update)
             self.sinks = trackers.open_all(workdir, last, tell)
 
     def write(self, record: Mapping[str, Any]) -> None:
@@ -73,13 +76,22 @@ class MetricsWriter:
                 self.tell(f"{self.path} cannot be written ({error.strerror}); its records wait.")
 
     def close(self) -> None:
-        """Closes the files, and waits a while for trackers."""
+        """Closes the files, waits a while for trackers; tells if the disk refuses records."""
+        if self.waiting:
+            self._append("")
+        if self.waiting:
+            num = sum(map(bool, self.waiting))
+            self.tell(f"{self.path} lacks its last {num} records: make room before the next run.")
         if self.file is not None:
             os.close(self.file)
             self.file = None
         for sink in self.sinks:
             sink.close()
         self.sinks = []
+
+    def status(self) -> int:
+        """The exit status that the files ask for: records that were not written are lost."""
+        return UNSAVED if self.waiting else 0
 
 
 def _is_same(file: int, path: Path) -> bool:

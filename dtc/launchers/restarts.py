@@ -4,6 +4,7 @@
 |---|---|---|
 | 0 | finished | no |
 | 2 | a mistake in the command | no |
+| 69 | another process is gone | yes |
 | 75 | told to stop by SIGTERM, and saved | yes |
 | 77 | the checkpoint is of another run | no |
 | 78 | the numbers went bad | no |

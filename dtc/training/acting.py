@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import chex
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from dtc.core import mesh
@@ -83,7 +84,9 @@ def env_action(action: Array, env: Environment) -> Array:
     spec = env.spec.action
     if env.spec.is_discrete or spec.low is None or spec.high is None:
         return action
-    return (spec.low + (action + 1.0) * 0.5 * (spec.high - spec.low)).astype(spec.dtype)
+    ends = (spec.low, np.subtract(spec.high, spec.low))  # numbers, or a vector of each
+    low, size = (jnp.broadcast_to(jnp.asarray(x, jnp.float32), action.shape) for x in ends)
+    return (low + (action + 1.0) * 0.5 * size).astype(spec.dtype)
 
 
 def look(

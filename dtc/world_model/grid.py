@@ -33,7 +33,7 @@ from dtc.core.numerics import accum
 from dtc.core.types import Array, EnvSpec
 from dtc.world_model import rssm
 from dtc.world_model.latent import Cells, Feature, split_classes
-from dtc.world_model.rssm import CODE_SCALE, Trunk
+from dtc.world_model.rssm import CODE_SCALE, MASK, Trunk
 
 Shapes = tuple[tuple[str, tuple[int, ...]], ...]  # (name, unbatched shape) of encoded leaves
 GRID = 3  # the rank of an encoded grid: [height, width, channels]
@@ -137,11 +137,12 @@ class GridPrior(nn.Module):
 
     def __call__(self, deter: Array) -> Array:
         cells, state = self.cells.split_deter(deter)
-        return _log_probs(self.of_cell(cells), self.of_rest(state), self.cfg)
+        logits = _joined(self.of_cell(cells), self.of_rest(state))
+        return dist.unimix_logits(split_classes(logits, self.cfg.classes), dist.UNIMIX)
 
 
 class GridPosterior(nn.Module):
-    """(h, tokens) -> log q(z | h, o) [..., S, C], unimix applied."""
+    """(h, tokens) -> logits of q(z | h, o) [..., S*C], before unimix."""
 
     cfg: RSSMConfig
     precision: Precision
@@ -163,13 +164,12 @@ class GridPosterior(nn.Module):
         seen = tokens[..., :size].reshape(*tokens.shape[:-1], self.cells.num, self.cfg.depth)
         by_cell = self.of_cell(jnp.concatenate([seen, cells.astype(seen.dtype)], -1))
         x = jnp.concatenate([tokens[..., size:], state.astype(tokens.dtype)], -1)
-        return _log_probs(by_cell, self.of_rest(x), self.cfg)
+        return _joined(by_cell, self.of_rest(x))
 
 
-def _log_probs(by_cell: Array, rest: Array, cfg: RSSMConfig) -> Array:
-    """Those of all groups [..., S, C], from logits [..., cells, C] and [..., F]."""
-    flat = jnp.concatenate([by_cell.reshape(*by_cell.shape[:-2], -1), rest], -1)
-    return dist.unimix_logits(split_classes(flat, cfg.classes), dist.UNIMIX)
+def _joined(by_cell: Array, rest: Array) -> Array:
+    """Logits of all groups [..., S*C], from those of the cells [..., cells, C] and the rest."""
+    return jnp.concatenate([by_cell.reshape(*by_cell.shape[:-2], -1), rest], -1)
 
 
 class GridEncoder(nn.Module):
@@ -178,7 +178,7 @@ class GridEncoder(nn.Module):
     cfg: RSSMConfig
     precision: Precision
     grids: Shapes
-    others: Shapes
+    ranks: tuple[tuple[str, int], ...]  # of the other inputs
 
     @nn.compact
     def __call__(self, obs: Mapping[str, Array]) -> Array:
@@ -186,9 +186,8 @@ class GridEncoder(nn.Module):
         x = jnp.concatenate([accum(obs[name]) for name, _ in self.grids], -1)
         cells = MLP(1, c.depth, p)(x)
         tokens = [cells.reshape(*x.shape[:-GRID], -1)]
-        if self.others:
-            ranks = tuple((name, len(shape)) for name, shape in self.others)
-            tokens.append(Encoder(c.encoder_layers, c.units, c.depth, ranks, p)(obs))
+        if self.ranks:
+            tokens.append(Encoder(c.encoder_layers, c.units, c.depth, self.ranks, p)(obs))
         return jnp.concatenate(tokens, -1)
 
 
@@ -242,7 +241,10 @@ class GridTrunk(Trunk):
         assert cells is not None
         grids = tuple((name, shape) for name, shape in self.encoded if len(shape) == GRID)
         others = tuple((name, shape) for name, shape in self.encoded if len(shape) != GRID)
-        self.encoder = GridEncoder(c, p, grids, others)
+        ranks = tuple((name, len(shape)) for name, shape in others)
+        if self.has_action_mask:  # otherwise the codes learn too slowly which actions are allowed
+            ranks += ((MASK, 1),)
+        self.encoder = GridEncoder(c, p, grids, ranks)
         self.core = GridCore(c, p, cells)
         self.prior = GridPrior(c, p, cells)
         self.posterior = GridPosterior(c, p, cells)

@@ -16,10 +16,12 @@ import chex
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from einops import rearrange
 from jax import lax
 
 from dtc.config.sections import RSSMConfig
 from dtc.core import distributions as dist
+from dtc.core import normalizer, scans
 from dtc.core.nets import (
     MLP,
     BlockDense,
@@ -31,6 +33,7 @@ from dtc.core.nets import (
     Precision,
     twohot_head,
 )
+from dtc.core.normalizer import Normalizer
 from dtc.core.numerics import accum
 from dtc.core.types import Array, EnvSpec, Latent, PyTree
 from dtc.world_model.latent import Cells, Feature, flat_stoch, one_hot, split_classes
@@ -39,6 +42,7 @@ from dtc.world_model.latent import Cells, Feature, flat_stoch, one_hot, split_cl
 # decoder learns to ignore them; with 4 they are almost a hash of the observation.
 CODE_SCALE = 4.0
 
+MASK = "action_mask"  # its name among the trunk's inputs
 HEAD_LAYERS = 1  # hidden layers of the reward, continue and mask heads
 
 
@@ -92,7 +96,7 @@ class Prior(nn.Module):
 
 
 class Posterior(nn.Module):
-    """(h, embedded tokens) -> log q(z | h, o) [..., S, C], unimix applied."""
+    """(h, embedded tokens) -> logits of q(z | h, o) [..., S*C], before unimix."""
 
     cfg: RSSMConfig
     precision: Precision
@@ -111,9 +115,7 @@ class Posterior(nn.Module):
         return self.from_tokens(tokens)
 
     def __call__(self, deter: Array, embedded: Array) -> Array:
-        c = self.cfg
-        x = self.out(self.mix(self.from_deter(deter) + embedded))
-        return dist.unimix_logits(split_classes(x, c.classes), dist.UNIMIX)
+        return self.out(self.mix(self.from_deter(deter) + embedded))
 
 
 class Trunk(nn.Module):
@@ -153,7 +155,7 @@ class Trunk(nn.Module):
     def observe_step(
         self, deter: Array, stoch: Array, action: Array, tokens: Array
     ) -> tuple[Array, Array]:
-        """(h_{t-1}, z_{t-1}, embedded a_{t-1}, embedded o_t) -> (h_t, log q(z_t))."""
+        """(h_{t-1}, z_{t-1}, embedded a_{t-1}, embedded o_t) -> (h_t, logits of q(z_t))."""
         deter = self.core(deter, stoch, action)
         return deter, self.posterior(deter, tokens)
 
@@ -223,6 +225,8 @@ def make_trunk(cfg: RSSMConfig, spec: EnvSpec, precision: Precision) -> Trunk:
 def init(key: Array, trunk: Trunk) -> PyTree:
     """The trunk's parameters."""
     obs = {name: jnp.zeros((1, *shape)) for name, shape in trunk.encoded}
+    if trunk.has_action_mask:
+        obs[MASK] = jnp.zeros((1, trunk.num_actions))
     action = jnp.zeros((1, trunk.num_actions))
     stoch = jnp.zeros((1, trunk.cfg.groups * trunk.cfg.classes))
     return trunk.init(key, obs, action, stoch, method="everything")["params"]
@@ -250,7 +254,7 @@ def observe_step(
     )
     stoch = one_hot(latent.ids, trunk.cfg, trunk.precision.compute)
     stoch = jnp.where(keep_B1, flat_stoch(stoch), 0.0)
-    deter, log_post = trunk.apply(
+    deter, logits = trunk.apply(
         {"params": params},
         jnp.where(keep_B1, latent.deter, 0.0),
         stoch,
@@ -258,6 +262,7 @@ def observe_step(
         tokens_BF,
         method="observe_step",
     )
+    log_post = dist.unimix_logits(split_classes(logits, trunk.cfg.classes), dist.UNIMIX)
     ids = dist.sample_categorical(uniform_BS, log_post).astype(jnp.uint8)
     return Latent(deter.astype(trunk.precision.compute), ids)
 
@@ -302,10 +307,12 @@ def observe(
         {"params": params}, obs, jnp.where(keep_TB1, action_TBA, 0.0), method="embed"
     )
 
-    def step(carry: tuple[Array, Array], x: tuple) -> tuple[tuple[Array, Array], tuple]:
+    def step(
+        params: PyTree, carry: tuple[Array, Array], x: tuple
+    ) -> tuple[tuple[Array, Array], tuple]:
         deter, stoch = carry
-        tokens, action, keep, uniform = x
-        deter, log_post = trunk.apply(
+        tokens, action, keep, uniform_SB = x
+        deter, logits = trunk.apply(
             {"params": params},
             jnp.where(keep, deter, 0.0),
             jnp.where(keep, stoch, 0.0),
@@ -313,27 +320,37 @@ def observe(
             tokens,
             method="observe_step",
         )
-        ids = dist.sample_categorical(uniform, lax.stop_gradient(log_post))
-        drawn = one_hot(ids, cfg, log_post.dtype)
-        sample = dist.straight_through(drawn, log_post)
-        return (deter, flat_stoch(sample)), (
-            deter,
-            sample,
-            ids.astype(jnp.uint8),
-            log_post,
-        )
+        # With B as the last dim a TPU's lanes are half full; with C they are a quarter full.
+        logits_SCB = rearrange(logits, "b (s c) -> s c b", c=cfg.classes)
+        log_post_SCB = dist.unimix_logits(logits_SCB, dist.UNIMIX, axis=1)
+        ids_SB = dist.sample_categorical(uniform_SB, lax.stop_gradient(log_post_SCB), axis=1)
+        drawn_SCB = jax.nn.one_hot(ids_SB, cfg.classes, dtype=log_post_SCB.dtype, axis=1)
+        sample = dist.straight_through(drawn_SCB, log_post_SCB)
+        sample = rearrange(sample, "s c b -> b (s c)")
+        return (deter, sample), (deter, sample, ids_SB.astype(jnp.uint8), log_post_SCB)
 
     wide = jnp.promote_types(jnp.float32, trunk.precision.param)
     stoch_BF = flat_stoch(one_hot(context.ids, cfg, wide))
     carry = (context.deter.astype(wide), stoch_BF)
-    _, (deter, stoch, ids, log_post) = lax.scan(
-        step, carry, (tokens_TBF, embedded_TBF, keep_TB1, uniform_TBS)
+    uniform_TSB = rearrange(uniform_TBS, "t b s -> t s b")
+    _, (deter, stoch, ids, log_post) = scans.scan(
+        step, params, carry, (tokens_TBF, embedded_TBF, keep_TB1, uniform_TSB)
     )
+    stoch, ids = split_classes(stoch, cfg.classes), rearrange(ids, "t s b -> t b s")
+    log_post = rearrange(log_post, "t s c b -> t b s c")
     log_prior = trunk.apply({"params": params}, deter, method="log_prior")
     dims = chex.Dimensions(D=cfg.deter, S=cfg.groups, C=cfg.classes)
     dims["TB"] = first_TB.shape
     chex.assert_shape([deter, stoch], [dims["TBD"], dims["TBSC"]])
     return Observed(deter, stoch, ids, log_post, log_prior)
+
+
+def inputs(
+    moments: Normalizer, encoded: Mapping[str, Array], mask: Array | None
+) -> dict[str, Array]:
+    """What the trunk reads of encoded observations: vectors standardised, and the action mask."""
+    obs = normalizer.standardise(moments, encoded)
+    return obs if mask is None else {**obs, MASK: mask}
 
 
 def encode_batch(spec: EnvSpec, obs: Mapping[str, Array], num_batch_dims: int) -> dict[str, Array]:

@@ -26,10 +26,10 @@ class Discrete(NamedTuple):
 
 
 class Box(NamedTuple):
-    """Vectors between two numbers; infinite where there are none."""
+    """Vectors between two numbers, or two vectors; infinite where there are none."""
 
-    low: float
-    high: float
+    low: float | tuple[float, ...]
+    high: float | tuple[float, ...]
     shape: tuple[int, ...]
 
 
@@ -112,8 +112,8 @@ class GymnaxStyle:
         return jnp.concatenate([x.astype(jnp.float32).reshape(-1) for x in leaves])
 
 
-def _bound(x: float | None, infinite: float) -> float:
-    return infinite if x is None else float(x)
+def _bound(x: float | tuple[float, ...] | None, infinite: float) -> float | tuple[float, ...]:
+    return infinite if x is None else x
 
 
 def _zeros(spec: ArraySpec) -> jax.ShapeDtypeStruct:

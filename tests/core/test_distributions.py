@@ -113,8 +113,8 @@ def test_sampling_inverts_the_cdf(impossible):
     p_BC = softmax(logits_BC)
     # A grid of numbers meets each class as often as its probability says, but for one grid point.
     uniform_NB = np.linspace(0, 1, 4001, endpoint=False, dtype=np.float32)[:, None] + 0 * p_BC[:, 0]
-    logits_NBC = np.broadcast_to(logits_BC, (*uniform_NB.shape, 5))
-    ids_NB = dist.sample_categorical(uniform_NB, logits_NBC)
+    logp_NBC = np.broadcast_to(jax.nn.log_softmax(logits_BC), (*uniform_NB.shape, 5))
+    ids_NB = dist.sample_categorical(uniform_NB, logp_NBC)
     assert ids_NB.dtype == jnp.int32
     frequency_BC = (np.asarray(ids_NB)[..., None] == np.arange(5)).mean(0)
     np.testing.assert_allclose(frequency_BC, p_BC, atol=2 / 4001)
@@ -135,17 +135,17 @@ def test_a_sample_never_has_probability_zero(classes, wobble, monkeypatch):
     logits_BC = RNG.normal(size=(rows, classes)).astype(np.float32) * 4
     zero_BC = RNG.random((rows, classes)) < 0.6
     zero_BC[np.arange(rows), RNG.integers(0, classes, rows)] = False
-    logits_BC = jnp.where(zero_BC, dist.LOG_ZERO, logits_BC)
+    logp_BC = jax.nn.log_softmax(jnp.where(zero_BC, dist.LOG_ZERO, logits_BC))
     # The worst numbers there are: on the edges of the cumulative sum and one rounding beside them.
-    cdf_BL = np.asarray(jnp.cumsum(jax.nn.softmax(logits_BC), -1))
+    cdf_BL = np.asarray(jnp.cumsum(jnp.exp(logp_BC), -1))
     cdf_BL = np.concatenate([0 * cdf_BL[:, :1], cdf_BL], 1)
     edges_BL = cdf_BL / cdf_BL.max(-1, keepdims=True)
     uniform_LB = np.concatenate(
         [edges_BL, np.nextafter(edges_BL, 0), np.nextafter(edges_BL, 1)], 1
     ).T
     uniform_LB = np.clip(uniform_LB, 0, np.nextafter(np.float32(1), np.float32(0)))
-    logits_LBC = jnp.broadcast_to(logits_BC, (*uniform_LB.shape, classes))
-    ids_LB = np.asarray(dist.sample_categorical(uniform_LB, logits_LBC))
+    logp_LBC = jnp.broadcast_to(logp_BC, (*uniform_LB.shape, classes))
+    ids_LB = np.asarray(dist.sample_categorical(uniform_LB, logp_LBC))
     assert (ids_LB < classes).all() and not zero_BC[np.arange(rows), ids_LB].any()
 
 

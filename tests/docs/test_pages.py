@@ -100,7 +100,7 @@ MAINS = {
     "verify": verify.main,
 }
 PARTS = {
-    "bench": ["act", "env", "ppo", "train"],
+    "bench": ["act", "env", "ppo", "reliability", "train"],
     "launch": list(launch.ENGINES),
 }  # with a help of their own
 TAKES_SETTINGS = ("train", "launch", "bench", "fit", "calibration", "speed", "tune")  # of dtc train

@@ -1,7 +1,10 @@
-"""Runs of the smallest size as processes, for tests that plant faults."""
+"""Runs of the smallest size as processes, for tests and tools that plant faults."""
 
 import json
 import os
+import resource
+import signal
+import socket
 import subprocess
 import sys
 import time
@@ -12,18 +15,35 @@ TINY = ROOT / "tests" / "faults" / "tiny.py"
 ENDLESS = 10**9  # updates
 
 
-def start(workdir, *args, config=TINY, env=None, is_relative=False, **popen):
+def start(workdir, *args, config=TINY, env=None, is_relative=False, limit=0, **popen):
     """A run in a process of its own, on one simulated device; all output in `workdir`.log.
 
     With `is_relative` its flag names the last part of `workdir` alone, and it starts in the others.
+    `limit`: bytes of the largest file that it may write; 0: no limit.
     """
     home, name = (workdir.parent, workdir.name) if is_relative else (ROOT, workdir)
     command = [sys.executable, str(ROOT / "launch/main.py"), f"--workdir={name}", *args]
     command += [f"--config={config}"] if config else []
-    whole = os.environ | {"JAX_PLATFORMS": "cpu"} | (env or {})
+    whole = os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)} | (env or {})
+
+    def confine():
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+
     with Path(f"{workdir}.log").open("a") as log:
-        pipes = {"stdout": log, "stderr": subprocess.STDOUT}
-        return subprocess.Popen(command, cwd=home, env=whole, **(pipes | popen))
+        how = {"stdout": log, "stderr": subprocess.STDOUT}
+        how |= {"preexec_fn": confine} if limit else {}
+        return subprocess.Popen(command, cwd=home, env=whole, **(how | popen))
+
+
+def start_group(num, *workdirs, flags=(), **how):
+    """Processes of one device each; `workdirs`: one for all, or one for each."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    flags = [f"--devices={num}", f"--num_processes={num}", f"--coordinator={address}", *flags]
+    places = workdirs if len(workdirs) == num else workdirs * num
+    return [start(run, *flags, f"--process_id={i}", **how) for i, run in enumerate(places)]
 
 
 def output(workdir):
@@ -31,11 +51,16 @@ def output(workdir):
     return Path(f"{workdir}.log").read_text()
 
 
-def finish(process, workdir, status=0, seconds=240):
-    """Waits for a run; asserts its exit status and that it prints no traceback."""
+def finish(process, workdir, *statuses, seconds=600, is_clean=True):
+    """Waits for a run; asserts one of these exit statuses (default 0), and no traceback.
+
+    `is_clean`: False after the death of a host, where a collective of another has failed.
+    """
     found = process.wait(seconds)
-    assert found == status, f"{found} instead of {status}\n{output(workdir)[-3000:]}"
-    assert "Traceback" not in output(workdir), output(workdir)[-3000:]
+    wanted = statuses or (0,)
+    assert found in wanted, f"{found} instead of {wanted}\n{output(workdir)[-3000:]}"
+    assert not is_clean or "Traceback" not in output(workdir), output(workdir)[-3000:]
+    return found
 
 
 def records(workdir):
@@ -47,8 +72,18 @@ def records(workdir):
 def trained(workdir, update=1):
     """Whether training has reached this update."""
     path = workdir / "metrics.jsonl"
-    text = path.read_text() if path.exists() else ""
-    return any(f'"update": {n},' in text for n in range(update, update + 3))
+    lines = path.read_bytes().splitlines() if path.exists() else []
+    return bool(lines) and newest(lines) >= update
+
+
+def newest(lines):
+    """The update of the last whole record among lines of which the last may be half."""
+    for line in reversed(lines[-2:]):
+        try:
+            return json.loads(line)["update"]
+        except ValueError:
+            continue
+    return 0
 
 
 def steps(workdir):
@@ -57,7 +92,7 @@ def steps(workdir):
     return sorted(map(int, found), reverse=True)
 
 
-def wait_for(condition, process=None, seconds=240):
+def wait_for(condition, process=None, seconds=600):
     """Waits until the condition holds; fails if the process ends before."""
     end = time.monotonic() + seconds
     while not condition():
@@ -67,9 +102,12 @@ def wait_for(condition, process=None, seconds=240):
 
 
 def losses(workdir):
-    """What the records of training say by update, but for times and rates."""
-    return {
-        r["update"]: {k: x for k, x in r.items() if not k.endswith("/s") and k != "seconds"}
-        for r in records(workdir)
-        if "loss/value" in r
-    }
+    """What the records of training say by update, but for times and rates; each update once."""
+    found = {}
+    for r in records(workdir):
+        if any(k.startswith("loss/") for k in r):
+            assert r["update"] not in found, f"update {r['update']} has two records"
+            found[r["update"]] = {
+                k: x for k, x in r.items() if not k.endswith("/s") and k != "seconds"
+            }
+    return found

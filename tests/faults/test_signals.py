@@ -1,7 +1,6 @@
 """Signals, second processes and kills, with real processes."""
 
 import signal
-import socket
 import time
 
 import pytest
@@ -12,6 +11,7 @@ from tests.faults.runs import (
     losses,
     output,
     start,
+    start_group,
     steps,
     trained,
     wait_for,
@@ -31,10 +31,10 @@ def test_sigterm_saves_without_figures_and_nobody_else_may_use_the_directory(tmp
     process = start(run, f"--updates={ENDLESS}", "--config.run.checkpoint_every=1000000")
     wait_for(lambda: trained(run, 20), process)
     second = start(run, "--resume", f"--updates={ENDLESS}")
-    finish(second, run, status=2)
+    finish(second, run, 2)
     assert "is in use by process" in output(run)
     before = send(process, signal.SIGTERM)
-    finish(process, run, status=75)
+    finish(process, run, 75)
     assert time.monotonic() - before < 30  # a busy machine; measured on a quiet one: see promises
     (saved,) = steps(run)
     assert saved == max(losses(run)) and saved >= 20
@@ -51,7 +51,7 @@ def test_ctrl_c_saves_and_draws_and_a_second_one_ends_at_once(tmp_path):
     process = start(run, f"--updates={ENDLESS}")
     wait_for(lambda: trained(run, 5), process)
     send(process, signal.SIGINT)
-    finish(process, run, status=130)
+    finish(process, run, 130)
     assert steps(run)[0] == max(losses(run))
     assert (run / "figures" / "learning_curve.png").exists()
     # A slow environment: the second signal comes while the call of the first is still running.
@@ -71,7 +71,7 @@ def test_a_signal_while_it_compiles_ends_it_at_once_and_it_can_start_again(tmp_p
     process = start(run, "--updates=3")
     wait_for(lambda: "Compiling" in output(run), process)
     before = send(process, signal.SIGTERM)
-    finish(process, run, status=75)
+    finish(process, run, 75)
     assert time.monotonic() - before < 5
     assert (run / "config.json").exists() and steps(run) == []
     killed = start(run, "--updates=3")  # without --resume: there is nothing to lose
@@ -82,35 +82,26 @@ def test_a_signal_while_it_compiles_ends_it_at_once_and_it_can_start_again(tmp_p
     finish(again, run)
     assert sorted(losses(run)) == [1, 2, 3]
     finished = start(run, "--updates=3")
-    finish(finished, run, status=2)
-
-
-def start_two(*workdirs, **how):
-    """Two processes of one device each; the flags but for their number."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    flags = ["--devices=2", "--num_processes=2", f"--coordinator={address}", f"--updates={ENDLESS}"]
-    return [start(run, *flags, f"--process_id={i}", **how) for i, run in enumerate(workdirs)]
+    finish(finished, run, 2)
 
 
 def test_a_disk_that_hosts_do_not_share_is_refused(tmp_path):
     here, there = (tmp_path / host / "run" for host in "ab")
     here.parent.mkdir()
     there.parent.mkdir()
-    both = start_two(here, there, is_relative=True)
+    both = start_group(2, here, there, is_relative=True)
     for process, run in zip(both, (here, there), strict=True):
-        finish(process, run, status=2)
+        finish(process, run, 2)
         assert "process 1 does not see what process 0 writes" in output(run)
 
 
 def test_sigterm_on_one_of_two_hosts_stops_both_at_the_same_update(tmp_path):
     run = tmp_path / "run"
-    both = start_two(run, run)
+    both = start_group(2, run, flags=[f"--updates={ENDLESS}"])
     wait_for(lambda: trained(run, 10), both[0])
     send(both[1], signal.SIGTERM)
     for process in both:
-        finish(process, run, status=75)
+        finish(process, run, 75)
     (newest, *_) = steps(run)
     assert newest == max(losses(run))
     again = start(run, "--resume", "--devices=2", f"--updates={newest + 3}", config=None)

@@ -1,5 +1,6 @@
 """The lock of a run directory: one live owner, stale ones are recognised."""
 
+import errno
 import fcntl
 import json
 import os
@@ -92,3 +93,16 @@ def test_processes_that_check_at_once_refuse_nobody(tmp_path):
 def test_a_check_creates_nothing(tmp_path):
     Lock(tmp_path / "new").check()
     assert not (tmp_path / "new").exists()
+
+
+def test_a_directory_that_cannot_be_written_to_is_refused_in_one_sentence(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"/file/run cannot be written to \(Not a dir"):
+        Lock(tmp_path / "file" / "run").take()
+
+    def full(*args):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "pwrite", full)
+    with pytest.raises(ConfigError, match=r"No space left on device\)\. Make room"):
+        Lock(tmp_path / "run").take()

@@ -22,6 +22,7 @@ logging.getLogger("x").warning("two\\nlines")
 warnings.warn("old")
 if len(sys.argv) > 3:
     workdir.mkdir()
+logs.last_words("the cause")
 os.write(2, b"F1122 19:33:23.1 42 x.cc:1] last words\\n")
 if len(sys.argv) > 4:
     os.kill(os.getpid(), signal.SIGKILL)
@@ -41,6 +42,7 @@ def test_chatter_is_kept_in_a_file_and_last_words_are_shown(tmp_path, ending):
     out, err, log = run(tmp_path / "run", 0, *ending)
     assert out == "a line of the run\n"
     assert "last words" in err and "an error" in err and "two\nlines" in err
+    assert err.endswith("\nthe cause\n"), "after what libraries still print"
     for text in ("[Gloo] Rank 0", "all is well"):
         assert text in log and text not in out + err
 

@@ -3,6 +3,7 @@
 import io
 import json
 import math
+import shutil
 
 import numpy as np
 from dtc.configs import base
@@ -67,6 +68,23 @@ def test_an_unfinished_line_of_a_killed_run_is_skipped(tmp_path):
     writer.write(record(2))
     writer.close()
     assert [r["update"] for r in written(tmp_path)] == [1, 2]
+
+
+def test_records_that_the_disk_refuses_to_the_end_are_told_and_are_an_exit_status(tmp_path):
+    told = []
+    writer = MetricsWriter(tmp_path / "run", tell=told.append)
+    writer.write({"update": 1})
+    assert writer.status() == 0
+    shutil.rmtree(tmp_path / "run")
+    (tmp_path / "run").touch()  # in place of the directory
+    writer.write({"update": 2})
+    writer.write({"update": 3})
+    writer.close()
+    assert writer.status() == 74
+    assert [line.partition(" ")[2].split(";")[0] for line in told] == [
+        "cannot be written (File exists)",
+        "lacks its last 2 records: make room before the next run.",
+    ]
 
 
 def test_the_resolved_settings_can_be_read_back(tmp_path):

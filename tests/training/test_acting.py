@@ -246,4 +246,7 @@ def test_actions_are_scaled_to_the_box_of_the_environment():
     box = Environment(spec, params=(), reset=ENV.reset, step=ENV.step)
     action = np.array([[-1, 0], [0.5, 1]], np.float32)
     np.testing.assert_array_equal(acting.env_action(action, box), [[-2, 2], [4, 6]])
+    each = ArraySpec((2,), jnp.float32, low=(-2.0, 0.0), high=(6.0, 10.0))
+    box = box._replace(spec=EnvSpec("box", {}, each, 9, dict))
+    np.testing.assert_array_equal(acting.env_action(action, box), [[-2, 5], [4, 10]])
     np.testing.assert_array_equal(acting.env_action(np.arange(3), ENV), np.arange(3))

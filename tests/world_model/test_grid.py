@@ -38,7 +38,7 @@ def normal(*shape):
 
 
 BOARD = np.eye(FEATURES, dtype=np.float32)[RNG.integers(FEATURES, size=(B, SIDE, SIDE))]
-VECTOR = normal(B, 5)
+VECTOR, MASK = normal(B, 5), RNG.random((B, 3)) < 0.5
 ACTION = np.eye(3, dtype=np.float32)[[0, 2]]
 STATE = normal(B, CFG.deter)
 CODES = np.eye(TRUNK.cfg.classes, dtype=np.float32)[RNG.integers(4, size=(B, TRUNK.cfg.groups))]
@@ -54,11 +54,12 @@ def latent(cells):
 
 
 def step(board=BOARD, cells=None, codes=CODES):
-    """(next state of each cell, its log q) after an observation."""
+    """(next state of each cell, its logits of q) after an observation."""
     cells = np.zeros((B, CELLS.num, CFG.cell_units), np.float32) if cells is None else cells
-    tokens, action = apply("embed", {"board": board, "vector": VECTOR}, ACTION)
-    deter, log_q = apply("observe_step", latent(cells), codes.reshape(B, -1), action, tokens)
-    return np.asarray(CELLS.split_deter(deter)[0]), np.asarray(log_q[:, : CELLS.num])
+    tokens, action = apply("embed", {"board": board, "vector": VECTOR, "action_mask": MASK}, ACTION)
+    deter, logits = apply("observe_step", latent(cells), codes.reshape(B, -1), action, tokens)
+    logits = np.asarray(logits).reshape(codes.shape)
+    return np.asarray(CELLS.split_deter(deter)[0]), logits[:, : CELLS.num]
 
 
 def test_latents_have_room_for_the_cells():
@@ -95,7 +96,7 @@ def test_a_code_reaches_the_neighbours_in_one_step():
     params = jax.tree.map(jnp.asarray, PARAMS)
     silent = {"to_cells": jax.tree.map(jnp.zeros_like, params["core"]["to_cells"])}
     params = {**params, "core": {**params["core"], **silent}}  # the state of no cell says nothing
-    action = apply("embed", {"board": BOARD, "vector": VECTOR}, ACTION)[1]
+    action = apply("embed", {"board": BOARD, "vector": VECTOR, "action_mask": MASK}, ACTION)[1]
     cells = normal(B, CELLS.num, CFG.cell_units)
 
     def after(codes):
@@ -123,10 +124,10 @@ def test_all_cells_have_the_same_weights():
         here, state, code = board.copy(), cells.copy(), codes.copy()
         here[:, row, column, 1], state[:, row, column] = 1.0, 0.5
         code[:, row * SIDE + column] = np.eye(4, dtype=np.float32)[2]
-        moved, log_q = step(here, state.reshape(B, CELLS.num, -1), codes)
-        found.append((log_q[:, row * SIDE + column], moved[:, row * SIDE + column]))
-    for log_q, moved in found[1:]:
-        np.testing.assert_allclose(log_q, found[0][0], rtol=0, atol=0.02)
+        moved, logits = step(here, state.reshape(B, CELLS.num, -1), codes)
+        found.append((logits[:, row * SIDE + column], moved[:, row * SIDE + column]))
+    for logits, moved in found[1:]:
+        np.testing.assert_allclose(logits, found[0][0], rtol=0, atol=0.02)
         np.testing.assert_allclose(moved, found[0][1], rtol=0, atol=0.02)
 
 
@@ -134,7 +135,7 @@ def test_the_losses_have_a_term_for_each_leaf_and_reach_every_parameter():
     sequence, rows = small_trunk.SEQUENCE, small_trunk.ROWS
     T, groups = small_trunk.T, TRUNK.cfg.groups
     boards = np.eye(FEATURES, dtype=np.float32)[RNG.integers(FEATURES, size=(T, B, SIDE, SIDE))]
-    obs = {"board": boards, "vector": normal(T, B, 5)}
+    obs = {"board": boards, "vector": normal(T, B, 5), "action_mask": rows.action_mask}
     context = small_trunk.Latent(normal(B, TRUNK.cfg.deter), np.zeros((B, groups), np.uint8))
     uniform = RNG.random((T, B, groups)).astype(np.float32)
 

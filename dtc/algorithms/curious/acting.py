@@ -4,7 +4,7 @@ import jax
 
 from dtc.algorithms.curious.agent import Agent, Learner
 from dtc.behaviour.policy import Policy, greedy_action, sample_action
-from dtc.core import mesh, normalizer
+from dtc.core import mesh
 from dtc.core.types import Array, Key, Latent, PolicyFn, PyTree
 from dtc.training.algorithm import Acted, ActFn, ActKeys, Seen
 from dtc.world_model import latent, rssm
@@ -33,7 +33,7 @@ def observe(learner: Learner, before: Latent, seen: Seen, keys_N: Key, agent: Ag
     shape = (agent.model.groups,)
     uniform_NS = jax.vmap(lambda k: jax.random.uniform(k, shape))(keys_N)
     obs = rssm.encode_batch(agent.spec, seen.timestep.obs, 1)
-    obs = normalizer.standardise(learner.normalizer, obs)
+    obs = rssm.inputs(learner.normalizer, obs, seen.timestep.action_mask)
     action = agent.action_input(seen.action)
     params, first = learner.params.trunk, seen.timestep.first
     return rssm.observe_step(agent.trunk, params, before, action, obs, first, uniform_NS)

@@ -6,7 +6,7 @@ import chex
 import jax
 
 from dtc.algorithms.curious.agent import Agent, Learner
-from dtc.core import mesh, normalizer
+from dtc.core import mesh
 from dtc.core.keys import Draws
 from dtc.core.types import Array, Latent, Purpose, Row
 from dtc.data import ring
@@ -19,7 +19,7 @@ class Batch(NamedTuple):
 
     rows: Row  # [T, B, ...]
     encoded: dict[str, Array]  # encoded observations, [T, B, ...]
-    obs: dict[str, Array]  # the same with standardised vectors
+    obs: dict[str, Array]  # the trunk's inputs: the same with standardised vectors, and masks
     action: Array  # taken at each row, as networks read it, [T, B, A]
     previous: Array  # taken before each row, [T, B, A]
     first: Array  # [T, B] bool, also True in row 1 if no latents are stored
@@ -40,7 +40,7 @@ def sample(draws: Draws, learner: Learner, stored: Ring, agent: Agent) -> Batch:
         context = latent.zero_latent(first.shape[1], agent.model, agent.precision)
     encoded = rssm.encode_batch(agent.spec, rows.obs, 2)
     chex.assert_tree_shape_prefix((rows, encoded), (agent.replay.length, ids_B.shape[0]))
-    obs = normalizer.standardise(learner.normalizer, encoded)
+    obs = rssm.inputs(learner.normalizer, encoded, rows.action_mask)
     return Batch(rows, encoded, obs, actions[1:], actions[:-1], first, context, sampled)
 
 

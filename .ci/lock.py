@@ -1,0 +1,45 @@
+"""Writes .ci/locked.txt: the versions of constraints.txt with the hashes of their wheels.
+
+    python .ci/lock.py
+
+It asks pip what `.[test,tpu]` needs on this machine, which must be what CI is: Linux x86-64 with
+Python 3.11.
+"""
+
+import json
+import platform
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+HEAD = "# Written by .ci/lock.py from constraints.txt, for Linux x86-64 and Python 3.11.\n"
+
+
+def report() -> dict:
+    """What pip would install into an empty environment."""
+    with tempfile.NamedTemporaryFile(suffix=".json") as file:
+        command = [sys.executable, "-m", "pip", "install", "--quiet", "--dry-run"]
+        command += ["--ignore-installed", "--disable-pip-version-check", "--report", file.name]
+        command += ["-c", "constraints.txt", "-e", ".[test,tpu]"]
+        subprocess.run(command, cwd=ROOT, check=True)
+        return json.loads(Path(file.name).read_text())
+
+
+def locked(found: dict) -> str:
+    """The lines of locked.txt."""
+    lines = []
+    for item in found["install"]:
+        name, version = item["metadata"]["name"].lower(), item["metadata"]["version"]
+        if "archive_info" in item["download_info"]:  # not this project itself
+            sha = item["download_info"]["archive_info"]["hashes"]["sha256"]
+            lines.append(f"{name.replace('_', '-')}=={version} --hash=sha256:{sha}\n")
+    return HEAD + "".join(sorted(lines))
+
+
+if __name__ == "__main__":
+    here = (platform.system(), platform.machine(), *platform.python_version_tuple()[:2])
+    if here != ("Linux", "x86_64", "3", "11"):
+        sys.exit(f"This machine is {' '.join(here)}, and CI is Linux x86_64 3 11.")
+    (ROOT / ".ci" / "locked.txt").write_text(locked(report()))

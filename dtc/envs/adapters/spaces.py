@@ -1,0 +1,150 @@
+"""Observations and actions of foreign suites: how they are stored, and what networks read.
+
+what a suite shows                stored as             read as
+one of n                          uint8 or uint16 []    [1, n] one-hot
+integers 0 .. n - 1, n <= 64      uint8 [G], [h, w]     [G, n], [h, w, n] one-hot
+channels of integers [h, w, L]    uint8 [h, w, L]       [h, w, sum n_l] one-hot each, planes
+booleans                          bool                  planes [F] or [h, w, C]
+an image, integers 0 .. 255       uint8 [h, w, C]       planes [h, w, C] in [0, 1]
+other bytes                       uint8                 [F] in [0, 1]
+other numbers                     int32, float32        [F]
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dtc.core.types import Array, ArraySpec
+
+BYTE = 255  # the largest uint8
+MAX_CLASSES = 64  # integers with more values are numbers
+UNBOUNDED = float(np.finfo(np.float32).max)  # some suites' value for infinity
+
+
+class Part(NamedTuple):
+    """One leaf of an observation."""
+
+    spec: ArraySpec
+    channels: tuple[int, ...] = ()  # number of classes of each channel [h, w, L]
+
+
+def category(num: int) -> Part:
+    """One of `num`."""
+    return Part(ArraySpec((), np.min_scalar_type(num - 1), num_classes=num))
+
+
+def binary(shape: tuple[int, ...]) -> Part:
+    """Booleans, or numbers that are 0 or 1."""
+    return Part(ArraySpec(shape, jnp.bool_, low=0, high=1))
+
+
+def channels(shape: tuple[int, ...], sizes: tuple[int, ...]) -> Part:
+    """A grid [h, w, L] of categories, channel l with sizes[l] classes."""
+    return Part(ArraySpec(shape, jnp.uint8, low=0, high=max(sizes) - 1), sizes)
+
+
+def image(shape: tuple[int, ...]) -> Part:
+    """An image [h, w, C] of bytes."""
+    return Part(ArraySpec(shape, jnp.uint8, low=0, high=BYTE))
+
+
+def box(shape: tuple[int, ...], dtype: Any, low: Any = -np.inf, high: Any = np.inf) -> Part:
+    """Numbers of a dtype between two bounds, each a number or an array."""
+    shape = tuple(shape)
+    if np.dtype(dtype).kind == "b":
+        return binary(shape)
+    ends = _bound(np.min(low)), _bound(np.max(high))
+    if jnp.issubdtype(dtype, jnp.integer) and ends == (0, 1):
+        return binary(shape)
+    if not jnp.issubdtype(dtype, jnp.integer):
+        return Part(ArraySpec(shape, jnp.float32, *ends))
+    first, last = ends
+    if first is None or last is None or first < 0 or last > BYTE:
+        return Part(ArraySpec(shape, jnp.int32, *ends))
+    if first == 0 and 1 <= last < MAX_CLASSES and len(shape) in (1, 2):
+        return Part(ArraySpec(shape, jnp.uint8, num_classes=int(last) + 1))
+    return Part(ArraySpec(shape, jnp.uint8, *ends))
+
+
+def _bound(x: Any) -> float | None:
+    return float(x) if abs(float(x)) < UNBOUNDED else None
+
+
+def encode(x: Array, part: Part) -> Array:
+    """What networks read of one leaf, float32."""
+    spec = part.spec
+    if spec.num_classes is not None:
+        hot = jax.nn.one_hot(x, spec.num_classes, dtype=jnp.float32)
+        return hot if spec.shape else hot[None]
+    if part.channels:
+        hots = [jax.nn.one_hot(x[..., i], n) for i, n in enumerate(part.channels)]
+        return jnp.concatenate(hots, -1, dtype=jnp.float32)
+    numbers = x.astype(jnp.float32)
+    if spec.dtype == jnp.uint8 and spec.low != spec.high:
+        assert isinstance(spec.low, int | float) and isinstance(spec.high, int | float)
+        numbers = (numbers - spec.low) / (spec.high - spec.low)
+    if is_planes(part) and len(spec.shape) > 1:
+        return numbers.reshape(*spec.shape[:2], -1)
+    return numbers.reshape(-1)
+
+
+def is_planes(part: Part) -> bool:
+    """Whether the encoded leaf is one of `EnvSpec.planes`."""
+    spec, rank = part.spec, len(part.spec.shape)
+    is_image = spec.dtype == jnp.uint8 and rank == 3 and (spec.low, spec.high) == (0, BYTE)
+    return bool(part.channels) or is_image or spec.dtype == jnp.bool_
+
+
+def vector(low: Any, high: Any, shape: tuple[int, ...]) -> ArraySpec:
+    """The action of a box: bounds are numbers where all dims have the same, else one for each.
+
+    Raises:
+      ValueError: it is not a vector.
+    """
+    if len(shape) != 1:
+        raise ValueError(refusal(shape))
+    ends = [np.broadcast_to(np.asarray(x, np.float64), shape) for x in (low, high)]
+    if any(np.abs(x).max() >= UNBOUNDED for x in ends):
+        return ArraySpec(tuple(shape), jnp.float32)
+    first, last = (float(x[0]) if (x == x[0]).all() else tuple(x.tolist()) for x in ends)
+    return ArraySpec(tuple(shape), jnp.float32, first, last)
+
+
+def refusal(shape: Any) -> str:
+    """What is wrong with actions of this shape."""
+    return (
+        f"it has actions of shape {list(shape)}, but dtc needs one of n, or a vector of numbers. "
+        "Use another environment."
+    )
+
+
+def discrete(num: int) -> ArraySpec:
+    """One of `num` actions."""
+    return ArraySpec((), jnp.int32, num_classes=int(num))
+
+
+def num_joint(sizes: Any) -> int:
+    """Number of combinations of several choices."""
+    return math.prod(int(n) for n in np.asarray(sizes).reshape(-1))
+
+
+def named(tree: Any, name: str = "obs") -> dict[str, Any]:
+    """Leaves by name: {obs: x}, or the fields of mappings, named tuples and dataclasses.
+
+    A field inside a field is joined to it with an underscore: pos_row.
+    """
+    if dataclasses.is_dataclass(tree):
+        inner = {field.name: getattr(tree, field.name) for field in dataclasses.fields(tree)}
+    elif isinstance(tree, Mapping):
+        inner = dict(tree)
+    elif hasattr(tree, "_asdict"):
+        inner = tree._asdict()
+    else:
+        return {name: tree}
+    prefix = "" if name == "obs" else f"{name}_"
+    return {k: x for key, part in inner.items() for k, x in named(part, f"{prefix}{key}").items()}

@@ -1,0 +1,145 @@
+"""The contract of the suites: one environment of each, where it is installed.
+
+With DTC_REQUIRE_SUITES=1 a suite that is not installed is a failure.
+"""
+
+import functools
+import importlib.util
+import os
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from dtc.core import mesh
+from dtc.core.types import TimeStep
+from dtc.envs import catalog, vector
+
+NUM_STEPS = 200
+NUM_ENVS = 2
+EXAMPLES = {  # by package
+    "gymnax": ["gymnax/Asterix-MinAtar", "gymnax/SimpleBandit-bsuite"],
+    "jumanji": ["jumanji/Snake-v1", "jumanji/Maze-v0", "jumanji/Tetris-v0"],
+    "brax": ["brax/inverted_pendulum:spring", "brax/reacher:generalized"],
+    "navix": ["navix/Navix-DoorKey-5x5-v0"],
+    "xminigrid": ["xminigrid/MiniGrid-DoorKey-5x5"],
+}
+PACKAGE = {name: package for package, names in EXAMPLES.items() for name in names}
+every_example = pytest.mark.parametrize("name", PACKAGE)
+
+
+@functools.cache
+def made(name):
+    """The environment; skips or fails where its suite is not installed."""
+    if importlib.util.find_spec(PACKAGE[name]) is None:
+        stop = pytest.fail if os.environ.get("DTC_REQUIRE_SUITES") == "1" else pytest.skip
+        stop(f"{PACKAGE[name]} is not installed")
+    return catalog.make(name)
+
+
+def allowed(key, spec, mask):
+    """A random action that the mask allows."""
+    if not spec.is_discrete:
+        low, high = (-1.0, 1.0) if spec.action.low is None else (spec.action.low, spec.action.high)
+        low, high = (np.asarray(x, np.float32) for x in (low, high))
+        return jax.random.uniform(key, spec.action.shape, jnp.float32, low, high)
+    logits = jnp.zeros(spec.action.num_classes) if mask is None else jnp.where(mask, 0.0, -1e9)
+    return jax.random.categorical(key, logits).astype(jnp.int32)
+
+
+def play(env):
+    """(TimeSteps [T, N] of a reset and random actions with auto-reset, actions [T, N])."""
+    root, ids = jax.random.key(0), mesh.global_ids(NUM_ENVS)
+
+    def body(carry, t):
+        state, shown = carry
+        keys = jax.vmap(functools.partial(jax.random.fold_in, jax.random.key(1)))(ids + 1000 * t)
+        action = jax.vmap(lambda key, mask: allowed(key, env.spec, mask))(keys, shown.action_mask)
+        after = vector.step(root, state, action, env)
+        return after, (shown, action)
+
+    start = mesh.vary(vector.reset(root, ids, env))
+    return lax.scan(body, start, jnp.arange(NUM_STEPS))[1]
+
+
+@functools.cache
+def rollout(name):
+    """The plain call."""
+    env = made(name)
+    return jax.device_get(jax.jit(lambda: play(env))())
+
+
+def shapes(tree):
+    return jax.tree.map(lambda x: (x.shape, jnp.dtype(x.dtype)), tree)
+
+
+@every_example
+@pytest.mark.parametrize("x64", [False, True])
+def test_reset_and_step_match_the_spec_at_any_default_precision(name, x64):
+    env = made(name)
+    spec = env.spec
+    with jax.enable_x64(x64):
+        key, action = jax.random.key(0), spec.action.zeros()
+        start = jax.eval_shape(env.reset, key, env.params)
+        after = jax.eval_shape(env.step, key, start[0], action, env.params)
+        encoded = jax.eval_shape(spec.encode, start[1].obs)
+    assert jax.tree.structure(start) == jax.tree.structure(after)
+    # Leaves, since some suites' classes have an equality of their own.
+    assert jax.tree.leaves(shapes(start)) == jax.tree.leaves(shapes(after))
+    assert all(x.dtype.itemsize <= 4 and not x.weak_type for x in jax.tree.leaves((start, after)))
+    shown = start[1]
+    assert shapes(shown.obs) == shapes(dict(spec.obs))
+    mask = ((spec.action.num_classes,), jnp.dtype(bool)) if spec.has_action_mask else None
+    num, flag = ((), jnp.dtype(jnp.float32)), ((), jnp.dtype(bool))
+    info = {key: num for key in shown.info}
+    cost = ((0,), jnp.dtype(jnp.float32))
+    assert shapes(shown) == TimeStep(shapes(shown.obs), num, flag, flag, flag, cost, mask, info)
+    for leaf, x in encoded.items():
+        assert x.dtype == jnp.float32 and x.ndim in (1, 2, 3)
+        assert x.ndim != 2 or leaf not in spec.planes
+
+
+@every_example
+def test_the_strict_mesh_program_gives_the_bits_of_the_plain_call(name):
+    env, on = made(name), mesh.make_mesh(1, 1, jax.devices()[:1])
+    program = mesh.sharded(lambda: play(env), on, (), mesh.SHARDED_TIME_MAJOR)
+    jax.tree.map(np.testing.assert_array_equal, jax.device_get(program()), rollout(name))
+
+
+@every_example
+def test_flags_rewards_masks_and_observations_are_in_order(name):
+    env, (shown, _) = made(name), rollout(name)
+    assert shown.first[0].all() and not (shown.terminated & shown.truncated).any()
+    assert (shown.first[1:] == shown.last[:-1]).all()
+    assert not shown.reward[shown.first].any() and np.isfinite(shown.reward).all()
+    begun = np.maximum.accumulate(np.where(shown.first, np.arange(NUM_STEPS)[:, None], 0))
+    length = np.arange(NUM_STEPS)[:, None] - begun
+    assert (length <= env.spec.max_steps).all() and (length[shown.last] >= 1).all()
+    assert not shown.truncated[length < min(env.spec.max_steps, NUM_STEPS)].any()
+    if env.spec.has_action_mask:
+        assert shown.action_mask.any(-1).all() and not shown.action_mask.all()
+    for key, spec in env.spec.obs.items():
+        low, high = (0, spec.num_classes - 1) if spec.num_classes else (spec.low, spec.high)
+        assert low is None or low <= shown.obs[key].min(), key
+        assert high is None or shown.obs[key].max() <= high, key
+
+
+@every_example
+def test_encoding_is_finite_one_hot_in_grids_and_loses_nothing(name):
+    env, (shown, _) = made(name), rollout(name)
+    obs = {key: x.reshape(-1, *x.shape[2:]) for key, x in shown.obs.items()}
+    encoded = jax.device_get(jax.jit(jax.vmap(env.spec.encode))(obs))
+
+    def distinct(tree):
+        rows = [np.asarray(x, np.float32).reshape(len(x), -1) for x in jax.tree.leaves(tree)]
+        return len(np.unique(np.concatenate(rows, 1), axis=0))
+
+    for leaf, x in encoded.items():
+        assert np.isfinite(x).all()
+        if leaf in env.spec.planes:
+            assert (x >= 0).all() and (x <= 1).all()
+        elif x.ndim > 2:
+            assert (x.sum(-1) == 1).all() and (x.max(-1) == 1).all()
+    assert distinct(encoded) == distinct(obs)
