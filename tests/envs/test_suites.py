@@ -23,6 +23,7 @@ EXAMPLES = {  # by package
     "gymnax": ["gymnax/Asterix-MinAtar", "gymnax/SimpleBandit-bsuite"],
     "jumanji": ["jumanji/Snake-v1", "jumanji/Maze-v0", "jumanji/Tetris-v0"],
     "brax": ["brax/inverted_pendulum:spring", "brax/reacher:generalized"],
+    "craftax": ["craftax/Classic-Symbolic"],
     "navix": ["navix/Navix-DoorKey-5x5-v0"],
     "xminigrid": ["xminigrid/MiniGrid-DoorKey-5x5"],
 }
