@@ -13,6 +13,8 @@ if metadata.version("jaxlib").startswith("0.10."):
     FLAGS.append("--xla_cpu_use_fusion_emitters=false")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("XLA_FLAGS", " ".join(FLAGS))
+# No compilation cache: reading cached CPU programs has crashed (jaxlib 0.10.2).
+os.environ.setdefault("JAX_ENABLE_COMPILATION_CACHE", "0")
 
 import jax  # noqa: E402 (it reads the environment)
 import pytest  # noqa: E402
@@ -23,8 +25,6 @@ MAX_MAPS = 30_000  # memory maps; Linux allows a process 65,530, and XLA crashes
 
 jax.config.update("jax_num_cpu_devices", NUM_DEVICES)
 jax.config.update("jax_numpy_rank_promotion", "raise")
-# No compilation cache: reading cached CPU programs has crashed (jaxlib 0.10.2).
-jax.config.update("jax_enable_compilation_cache", False)
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m chooses

@@ -107,8 +107,8 @@ def test_a_config_is_found_by_its_name_and_by_its_path_in_a_clone(console, confi
 def test_an_empty_directory_is_enough_to_train(console, tmp_path):
     short = ("--updates=2", "--config.run.eval_episodes=4", "--config.env.name=chain")
     output = console("train", "--config=smoke", *short, "--workdir=run")
-    again = output.splitlines()[-1].removeprefix("To continue: ")
-    assert again == f"dtc train --config=smoke {' '.join(short)} --workdir=run --resume"
+    again = output.splitlines()[-1].removeprefix("To train on: ")
+    assert again == "dtc train --workdir=run --resume --updates=4"
     records = map(json.loads, (tmp_path / "run/metrics.jsonl").read_text().splitlines())
     assert max(record["update"] for record in records) == 2
     pictures = {path.name for path in (tmp_path / "run/figures").iterdir()}

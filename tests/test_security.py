@@ -55,6 +55,9 @@ LOADERS = {
     "dtc/__init__.py": {"importlib.import_module"},
     "dtc/commands/__main__.py": {"importlib.import_module"},
     "dtc/commands/bench_ppo.py": {"spec.loader.exec_module"},  # of --purejaxrl=DIR
+    "dtc/envs/adapters/craftax.py": {"importlib.import_module"},  # of a table in the file
+    "dtc/envs/adapters/suite.py": {"importlib.import_module"},  # of the adapters
+    "dtc/envs/names.py": {"importlib.import_module"},  # of SUITES
     "dtc/envs/own.py": {"importlib.import_module", "spec.loader.exec_module"},
     "dtc/host/config_file.py": {"importlib.import_module", "spec.loader.exec_module"},
 }
@@ -106,8 +109,9 @@ def test_only_the_help_says_that_a_config_is_executed_and_it_does():
 def test_the_coordinator_listens_on_its_own_address_only(monkeypatch):
     given = {}
     monkeypatch.setattr(devices.jax.distributed, "initialize", lambda *a, **k: given.update(k))
+    monkeypatch.setattr(devices.peers, "join", lambda *a: given.update(roll_call=a[1]))
     devices._connect(command.Processes("127.0.0.1:8476", 2, 0), is_pod=False)
-    assert given["coordinator_bind_address"] == "127.0.0.1:8476"
+    assert given["coordinator_bind_address"] == given["roll_call"] == "127.0.0.1:8476"
 
 
 CANARY = "canary-5f1d"

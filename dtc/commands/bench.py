@@ -14,7 +14,6 @@ import json
 import os
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -23,6 +22,7 @@ import numpy as np
 from jax import lax
 
 from dtc.commands import bench_act, bench_ppo, bench_reliability, bench_train
+from dtc.commands.arguments import Parser, at_least, new_file
 from dtc.core import mesh
 from dtc.core.keys import mesh_key, mesh_keys
 from dtc.core.types import Array, Environment, Key, Purpose, PyTree
@@ -33,12 +33,12 @@ Figures = dict[str, Any]
 
 def main(argv: Sequence[str]) -> int:
     """Runs a subcommand, which prints a table; returns the exit status."""
-    parser = argparse.ArgumentParser("dtc bench", description=(__doc__ or "").splitlines()[0])
+    parser = Parser("dtc bench", description=(__doc__ or "").splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
     others = (bench_act.add_act, bench_ppo.add_ppo, bench_reliability.add_reliability)
     for add in (add_env, bench_train.add_train, *others):
         command = add(commands)
-        command.add_argument("--json", type=Path, help="also write the results to this file")
+        command.add_argument("--json", type=new_file, help="also write the results to this file")
     args, rest = parser.parse_known_args(argv)
     if rest and args.command not in ("train", "act"):
         parser.error(f"{rest[0]} is not a flag of {args.command}. See --help.")
@@ -64,11 +64,11 @@ def add_env(commands: Any) -> argparse.ArgumentParser:
         "flags are written to [steps, envs, ...] outputs. Contenders take turns.",
     )
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    parser.add_argument("--envs", type=int, default=1024, help="environments (default 1024)")
-    parser.add_argument("--steps", type=int, default=32, help="steps per program (default 32)")
-    parser.add_argument("--programs", type=int, default=16, help="per repeat (default 16)")
-    parser.add_argument("--repeats", type=int, default=15, help="repeats (default 15)")
-    parser.add_argument("--devices", type=int, default=cores, help="CPU devices (default: cores)")
+    parser.add_argument("--envs", type=at_least(1), default=1024, help="default 1024")
+    parser.add_argument("--steps", type=at_least(1), default=32, help="per program (default 32)")
+    parser.add_argument("--programs", type=at_least(1), default=16, help="per repeat (default 16)")
+    parser.add_argument("--repeats", type=at_least(1), default=15, help="repeats (default 15)")
+    parser.add_argument("--devices", type=at_least(1), default=cores, help="default: cores")
     parser.set_defaults(measure=env)
     return parser
 

@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from dtc.commands.arguments import at_least
 from dtc.commands.timing import Figures, Held, Timed, in_turns
 from dtc.config import settings as config
 from dtc.core import mesh
@@ -30,9 +31,9 @@ def add_ppo(commands: Any) -> argparse.ArgumentParser:
         "update and 4 passes of 4 minibatches: ours, and purejaxrl's where it is given, in turns. "
         "Compilation is not counted.",
     )
-    parser.add_argument("--envs", type=int, default=64, help="environments (default 64)")
-    parser.add_argument("--updates", type=int, default=60, help="updates a repeat (default 60)")
-    parser.add_argument("--repeats", type=int, default=7, help="repeats (default 7)")
+    parser.add_argument("--envs", type=at_least(1), default=64, help="environments (default 64)")
+    parser.add_argument("--updates", type=at_least(1), default=60, help="a repeat (default 60)")
+    parser.add_argument("--repeats", type=at_least(1), default=7, help="repeats (default 7)")
     parser.add_argument(
         "--purejaxrl",
         type=Path,

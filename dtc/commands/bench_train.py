@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from dtc.commands import bench_curious
+from dtc.commands.arguments import at_least
 from dtc.commands.timing import Figures, Held, Timed, in_turns
 from dtc.config import settings as config
 from dtc.config.settings import Config, MeshConfig
@@ -45,7 +46,7 @@ def add_train(commands: Any) -> argparse.ArgumentParser:
         f"given by the flags of dtc train (default {DEFAULT}).",
         allow_abbrev=False,
     )
-    parser.add_argument("--repeats", type=int, default=7, help="repeats (default 7)")
+    parser.add_argument("--repeats", type=at_least(1), default=7, help="repeats (default 7)")
     parser.add_argument(
         "--horizons", action="store_true", help="time whole updates at each dream horizon instead"
     )

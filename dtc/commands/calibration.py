@@ -25,6 +25,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from rich.console import Console
 
 from dtc.algorithms.curious.acting import observe
 from dtc.algorithms.curious.agent import Agent, Learner
@@ -82,7 +83,7 @@ def main(argv: Sequence[str]) -> int:
     begin = time.monotonic()
     figures = calibrate(Program(cfg, mesh.make_mesh(1, 1, jax.devices()[:1])), cfg.seed)
     figures["minutes"] = (time.monotonic() - begin) / 60
-    writers.Console().print(writers.summary_table("Calibration of novelty", dict(figures)))
+    Console().print(writers.summary_table("Calibration of novelty", dict(figures)))
     for path in (*paths, wanted.workdir / "figures.json"):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(figures, indent=1) + "\n")

@@ -11,13 +11,13 @@ import dataclasses
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import jax
 
 from dtc.commands import aot, collectives, fit_largest
 from dtc.commands.aot import WITHOUT_TPU, device_bytes, has_libtpu, slice_mesh
+from dtc.commands.arguments import Parser, new_file
 from dtc.config import settings as config
 from dtc.config.settings import Config, ConfigError
 from dtc.core.types import PyTree
@@ -35,7 +35,7 @@ SCALED = ("env.num_envs", "replay.batch", "dream.starts")  # in proportion to th
 
 def parser_of(name: str, about: str | None, slices: str) -> argparse.ArgumentParser:
     """The parser of a command that compiles for slices; `slices` is the help of that flag."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         name,
         description=about,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -47,7 +47,7 @@ def parser_of(name: str, about: str | None, slices: str) -> argparse.ArgumentPar
         "--strong", action="store_true", help="--slices keeps the sizes as they are"
     )
     parser.add_argument("--fresh", action="store_true", help="compile although it was done before")
-    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    parser.add_argument("--json", type=new_file, help="also write the figures to this file")
     return parser
 
 

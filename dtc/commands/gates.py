@@ -25,9 +25,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from rich.console import Console
 from rich.table import Table
 
 from dtc.commands import result_files, result_table
+from dtc.commands.arguments import Parser, at_least, new_file
 from dtc.commands.gate_table import GATES, Gate, label_of
 from dtc.commands.measures import Figures
 from dtc.config.settings import ConfigError
@@ -44,7 +46,7 @@ OPS = {">=": operator.ge, "<=": operator.le, "<": operator.lt}
 def main(argv: Sequence[str]) -> int:
     """Runs gates; returns 0 if every seed meets every `must`, 1 if not, 2 for a bad command."""
     args = _arguments(argv)
-    console = writers.Console()
+    console = Console()
     if not console.is_terminal:
         console.width = WIDTH
     if args.list:
@@ -88,7 +90,7 @@ def _results(names: Sequence[str], args: argparse.Namespace) -> dict[str, dict[s
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         "dtc gates", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     what = parser.add_mutually_exclusive_group(required=True)
@@ -96,22 +98,15 @@ def _parser() -> argparse.ArgumentParser:
     what.add_argument("--all", action="store_true", help="all gates")
     what.add_argument("--list", action="store_true", help="print the gates and their bars")
     what.add_argument("--table", type=Path, help="write the table of --results into this page")
-    parser.add_argument("--seeds", type=_count, default=3, help="number of seeds (default 3)")
-    parser.add_argument("--jobs", type=_count, default=1, help="parallel runs (default 1)")
+    parser.add_argument("--seeds", type=at_least(1), default=3, help="number of seeds (default 3)")
+    parser.add_argument("--jobs", type=at_least(1), default=1, help="parallel runs (default 1)")
     parser.add_argument("--workdir", type=Path, default=Path("runs/gates"), help="for all runs")
     parser.add_argument("--controls", action="store_true", help="also run the ablations")
     parser.add_argument("--results", type=Path, help="keep a result file a seed in this folder")
     parser.add_argument("--missing", action="store_true", help="run what has none of this code")
-    parser.add_argument("--json", type=Path, help="also write the table to this file")
+    parser.add_argument("--json", type=new_file, help="also write the table to this file")
     parser.add_argument("--flags", nargs="*", default=[], help="further flags of dtc train")
     return parser
-
-
-def _count(text: str) -> int:
-    count = int(text)
-    if count < 1:
-        raise argparse.ArgumentTypeError(f"{text} is below 1. Use 1 or more.")
-    return count
 
 
 class Job(NamedTuple):

@@ -18,6 +18,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from dtc.commands.arguments import Parser, at_least
 from dtc.config.errors import ConfigError
 from dtc.host.cluster import PORT
 
@@ -83,9 +84,7 @@ def typed(options: Sequence[str]) -> str:
 def parser() -> argparse.ArgumentParser:
     """The options of every engine."""
     form = argparse.RawDescriptionHelpFormatter
-    whole = argparse.ArgumentParser(
-        prog="dtc launch", description=__doc__, formatter_class=form, allow_abbrev=False
-    )
+    whole = Parser(prog="dtc launch", description=__doc__, formatter_class=form, allow_abbrev=False)
     engines = whole.add_subparsers(dest="engine", required=True, metavar="ENGINE")
     for name, line in ENGINES.items():
         engine = engines.add_parser(
@@ -95,7 +94,7 @@ def parser() -> argparse.ArgumentParser:
         if name not in ("gke", "xpk"):
             engine.add_argument(
                 "--identical-failures",
-                type=_positive,
+                type=at_least(1),
                 default=3,
                 metavar="N",
                 help="give up after N failures in a row with one exit status and no new "
@@ -119,8 +118,8 @@ def _add_limits(engine: argparse.ArgumentParser, name: str) -> None:
         help="end the run after this, status 124",
     )
     if name == "local":
-        add("--processes", type=_positive, default=2, metavar="N", help="processes; default 2")
-        add("--devices-per-process", type=_positive, default=1, metavar="N", help="default 1")
+        add("--processes", type=at_least(1), default=2, metavar="N", help="processes; default 2")
+        add("--devices-per-process", type=at_least(1), default=1, metavar="N", help="default 1")
         add(
             "--grace",
             type=float,
@@ -134,7 +133,7 @@ def _add_remote(engine: argparse.ArgumentParser, name: str) -> None:
     """Options of engines that start processes elsewhere."""
     add = engine.add_argument
     add("--name", default="", help="of the slice or the job; default dtc-CONFIG")
-    add("--port", type=_positive, default=PORT, metavar="N", help=f"of process 0; default {PORT}")
+    add("--port", type=at_least(1), default=PORT, metavar="N", help=f"of process 0; default {PORT}")
     add("--python", default="python3", metavar="PATH", help="interpreter there; default python3")
     if name in ("tpu_vm", "tpu_queue", "slurm"):
         add("--directory", default=".", metavar="DIR", help="where the hosts run it")
@@ -156,15 +155,8 @@ def _add_remote(engine: argparse.ArgumentParser, name: str) -> None:
     if name == "xpk":
         add("--cluster", required=True, help="made by xpk cluster create")
     if name == "slurm":
-        add("--nodes", type=_positive, required=True, metavar="N", help="number of nodes")
-        add("--tasks-per-node", type=_positive, default=1, metavar="N", help="default 1")
+        add("--nodes", type=at_least(1), required=True, metavar="N", help="number of nodes")
+        add("--tasks-per-node", type=at_least(1), default=1, metavar="N", help="default 1")
         add("--gpus-per-node", default="", metavar="N", help="as sbatch takes it")
         add("--partition", default="", metavar="NAME", help="as sbatch takes it")
         add("--time", default="", metavar="LIMIT", help="as sbatch takes it")
-
-
-def _positive(text: str) -> int:
-    """A whole number of at least 1."""
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a whole number of at least 1")
-    return int(text)

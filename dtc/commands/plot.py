@@ -6,39 +6,41 @@ highest.
 dtc plot runs/local-* --out=curves.png --metric eval/return curiosity/novelty
 """
 
-import argparse
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dtc.config.errors import ConfigError
+from dtc.commands.arguments import Parser, new_file
+from dtc.config.errors import ConfigError, did_you_mean
 from dtc.config.own import short
 from dtc.config.settings import flat
 from dtc.host import recorded, writers
-from dtc.host.figures import compare, curves
 
 
 def main(argv: Sequence[str]) -> int:
     """Draws the figure; returns the exit status, 2 if a run or a metric is missing."""
-    parser = argparse.ArgumentParser("dtc plot", description=(__doc__ or "").splitlines()[0])
+    parser = Parser("dtc plot", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("runs", nargs="+", type=Path, help="run directories")
     parser.add_argument("--metric", nargs="+", default=["eval/return"], help="one per panel")
-    parser.add_argument("--out", type=Path, default=Path("curves.png"), help="the image file")
+    parser.add_argument("--out", type=new_file, default=Path("curves.png"), help="the image file")
     parser.add_argument("--title", help="title of the figure (default: the runs' environment)")
     parser.add_argument(
         "--line", nargs="+", default=[], metavar="NAME=VALUE", help="returns to compare with"
     )
-    parser.add_argument("--json", type=Path, help="also write the curves to this file")
+    parser.add_argument("--json", type=new_file, help="also write the curves to this file")
     args = parser.parse_args(argv)
     missing = [run for run in args.runs if not (run / writers.METRICS).is_file()]
     if missing:
         parser.error(f"{missing[0]} holds no {writers.METRICS}. Use run directories.")
     runs = {str(run): list(writers.read_metrics(run / writers.METRICS)) for run in args.runs}
+    for run, records in runs.items():
+        if not records:
+            parser.error(f"{run}/{writers.METRICS} holds no records yet. Use other runs, or wait.")
     known = {name for records in runs.values() for record in records for name in record}
     for metric in args.metric:
         if metric not in known:
-            parser.error(f"--metric={metric} is in no run. Use {', '.join(sorted(known))}.")
+            parser.error(f"--metric={metric} is in no run.{did_you_mean(metric, sorted(known))}")
     try:
         lines = dict(_line(text) for text in args.line)
     except ValueError as error:
@@ -58,6 +60,8 @@ def draw(
     lines: Mapping[str, float] | None = None,
 ) -> None:
     """Draws the runs, `{directory: records}`, with a title, bands and the reference policies."""
+    from dtc.host.figures import compare  # imports matplotlib
+
     settings = {run: _settings(Path(run)) for run in runs}
     groups = {
         name: [runs[run] for run in members] for name, members in compare.by_seed(settings).items()
@@ -88,6 +92,8 @@ def _line(text: str) -> tuple[str, float]:
 
 def _curves(runs: dict[str, list[writers.Record]], metrics: list[str]) -> dict[str, Any]:
     """{run: {metric: [[env steps, value], ...]}}."""
+    from dtc.host.figures import curves
+
     return {
         run: {
             m: [[*point] for point in zip(*curves.series(records, m), strict=True)] for m in metrics

@@ -1,5 +1,6 @@
 """Trains several seeds: `dtc train --seeds=0..4 --jobs=2`, a process and a directory each."""
 
+import contextlib
 import os
 import re
 import signal
@@ -12,8 +13,8 @@ from concurrent import futures
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dtc.config.errors import ConfigError
-from dtc.host import command
+from dtc.config.errors import ConfigError, FinishedError
+from dtc.host import command, directory
 
 MOST = 1000  # seeds of one command
 PICTURE = "curves.png"
@@ -86,7 +87,8 @@ def train(asked: Wanted, program: str) -> int:
     rest = tuple(f for f in flags if not re.match(r"--?workdir(=|$)", f))
     own = {s: (*rest, f"--seed={s}", f"--workdir={root / f'seed{s}'}") for s in asked.seeds}
     for seed_flags in own.values():
-        command.parse([program, *seed_flags])
+        with contextlib.suppress(FinishedError):  # its process says so
+            command.parse([program, *seed_flags])
     print(
         f"Seeds {', '.join(map(str, asked.seeds))} in {root}, {asked.jobs} at a time.", flush=True
     )
@@ -112,7 +114,7 @@ def _root(flags: Sequence[str]) -> Path:
     if any(re.fullmatch("--?workdir", f) for f in flags):
         raise ConfigError("--seeds needs the directory after an equals sign. Use --workdir=DIR.")
     name = command.parse(["dtc train", *flags]).cfg.name
-    return Path("runs") / f"{name}-seeds-{time.strftime('%Y%m%d-%H%M%S')}"
+    return directory.claim(Path("runs") / f"{name}-seeds-{time.strftime('%Y%m%d-%H%M%S')}")
 
 
 class Jobs:

@@ -24,6 +24,7 @@ from typing import Any
 import jax
 
 from dtc.commands import aot, fit, speed_note, speed_report
+from dtc.commands.arguments import new_file
 from dtc.commands.speed_band import Band, bands
 from dtc.commands.speed_links import CHIPS, chip_of
 from dtc.config import settings as config
@@ -55,9 +56,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--quick", action="store_true", help="the lower end alone, in seconds")
     parser.add_argument("--chip", default="", help=f"one of {', '.join(CHIPS)}, without a slice")
     parser.add_argument("--here", action="store_true", help="compare with the clock, on this CPU")
-    parser.add_argument("--ops", type=int, default=0, help="name so many of the dearest operations")
+    parser.add_argument("--ops", type=int, default=0, help="name the dearest operations")
     parser.add_argument("--note", action="store_true", help="write it into the config's docstring")
-    parser.add_argument("--png", type=Path, default=Path("scaling.png"), help="the curve's file")
+    parser.add_argument("--png", type=new_file, default=Path("scaling.png"), help="the curve")
     return parser
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from dtc.commands import seeds
 from dtc.config.errors import ConfigError
-from dtc.host import cluster, command, logs, peers, signals, trackers
+from dtc.host import cluster, command, directory, logs, peers, signals, trackers
 
 
 def main(argv: Sequence[str]) -> int:
@@ -18,7 +18,7 @@ def main(argv: Sequence[str]) -> int:
 
     docs/reference/exit-codes.md lists the others.
     """
-    typed, stop = [started_as(), *argv], signals.Stop()
+    typed, stop, claimed = [started_as(), *argv], signals.Stop(), None
     try:
         several = seeds.wanted(argv)
         if several is not None and not command.help_text(argv):
@@ -29,11 +29,16 @@ def main(argv: Sequence[str]) -> int:
             print(text)
             return 0
         wanted = command.parse(typed, cluster.detect(os.environ))
-        track = trackers.check(wanted.track)
-        logs.divert(wanted.workdir, wanted.processes.id)
-        return _train(wanted, typed, stop, track)
+        track, workdir = trackers.check(wanted.track), wanted.workdir
+        if not command.names_workdir(argv):
+            workdir = claimed = directory.claim(workdir)
+        logs.divert(workdir, wanted.processes.id)
+        return _train(wanted, workdir, typed, stop, track)
     except ConfigError as error:
         print(error, file=sys.stderr)
+        if claimed is not None:
+            logs.restore()
+            directory.give_back(claimed)
         if peers.is_joined():
             peers.end(error.status, str(error))
         return error.status
@@ -48,7 +53,11 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _train(
-    wanted: command.Command, typed: Sequence[str], stop: signals.Stop, track: Sequence[str]
+    wanted: command.Command,
+    workdir: Path,
+    typed: Sequence[str],
+    stop: signals.Stop,
+    track: tuple[str, ...],
 ) -> int:
     """Starts the devices and runs the loop; the watchdog sees to it that it begins."""
     watchdog = signals.Watchdog(wanted.cfg.run.patience)
@@ -58,11 +67,12 @@ def _train(
 
             cfg, here = devices.start(wanted.cfg, wanted.num_devices, wanted.processes)
             stop.again()
-            from dtc.host import loop  # imports the whole agent
+            from dtc.host import compiles, loop  # imports the whole agent
     finally:
         watchdog.close()
-    more: Any = {"init": wanted.init, "stop": stop, "track": track}
-    status = loop.run(cfg, wanted.workdir, wanted.resume, here, typed, **more)
+    kept = compiles.Compiles(wanted.compile_cache)
+    how: dict[str, Any] = {"init": wanted.init, "stop": stop, "track": track, "compiles": kept}
+    status = loop.run(cfg, workdir, wanted.resume, here, typed, **how)
     peers.leave()
     return status
 

@@ -23,11 +23,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from rich.console import Console
 from rich.table import Table
 
+from dtc.commands.arguments import Parser, new_file
 from dtc.config import settings as config
 from dtc.config.settings import Config, ConfigError
-from dtc.host import command, writers
+from dtc.host import command
 
 Figures = dict[str, Any]
 Step = dict[str, int]  # values of the settings that are turned, by name
@@ -77,7 +79,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         "dtc tune",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -87,7 +89,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--device-memory", dest="device", default="", help="a device's, e.g. 15GiB")
     parser.add_argument("--host-memory", dest="host", default="", help="the host's, e.g. 12GiB")
     parser.add_argument("--dry-run", action="store_true", help="print the ladder and stop")
-    parser.add_argument("--json", type=Path, help="write the figures here too")
+    parser.add_argument("--json", type=new_file, help="write the figures here too")
     parser.add_argument("--measure", action="store_true", help=argparse.SUPPRESS)  # of a child
     return parser
 
@@ -230,7 +232,7 @@ def _finish(tried: Sequence[Figures], cfg: Config, path: Path | None) -> int:
             "" if speed is None else f"{speed:,.0f}",
             "chosen" if one is best else one.get("why", ""),
         )
-    writers.Console().print(table)
+    Console().print(table)
     if path:
         path.write_text(json.dumps({"tried": list(tried), "chosen": best}, indent=1) + "\n")
     if best is None:

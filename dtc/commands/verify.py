@@ -1,21 +1,21 @@
 """Checks the checkpoints of a run: `dtc verify DIR`; starts no devices and loads no program."""
 
-import argparse
 import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from dtc.commands.arguments import Parser, new_file
 from dtc.host import verify
 from dtc.host.steps import DamagedError, Steps
 
 
 def main(argv: Sequence[str]) -> int:
     """Prints a line for each step; returns 0 if all are whole, 1 if not, 2 where there is none."""
-    parser = argparse.ArgumentParser(prog="dtc verify", description=__doc__)
+    parser = Parser(prog="dtc verify", description=__doc__)
     parser.add_argument("workdir", type=Path, help="a run directory")
     parser.add_argument("--quick", action="store_true", help="read the metadata alone")
-    parser.add_argument("--json", type=Path, help="also write what was found to this file")
+    parser.add_argument("--json", type=new_file, help="also write what was found to this file")
     args = parser.parse_args(argv)
     workdir = args.workdir
     steps = Steps(workdir / "checkpoints")

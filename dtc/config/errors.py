@@ -20,6 +20,12 @@ class IdentityError(ConfigError):
     status = 77
 
 
+class FinishedError(ConfigError):
+    """A run is asked to go on that has reached its goal: there is nothing to do."""
+
+    status = 0
+
+
 class NumbersError(ConfigError):
     """Training gives NaN or infinity again and again."""
 

@@ -26,6 +26,12 @@ def split(name: str) -> Own | None:
     return Own(where, function) if colon and is_outside else None
 
 
+def check(name: str, own: Own) -> None:
+    """Refuses a file that is not there."""
+    if own.is_file and not os.path.isfile(os.path.expanduser(own.where)):
+        raise ValueError(f"env.name={name}: there is no file {own.where}. Put it there.")
+
+
 def absolute(name: str) -> str:
     """The same name, which any tool finds from any directory: paths of files are absolute."""
     own = split(name)

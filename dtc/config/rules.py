@@ -114,8 +114,10 @@ def _check_prefill(cfg: Config, step: int, window: int) -> None:
 
 def _check_run(cfg: Config) -> None:
     if not cfg.run.collect_steps and not cfg.run.updates:
-        rule = "sets no run length, and with run.collect_steps=0 run.steps cannot set it either"
-        refuse("run.updates", 0, rule, 10_000)
+        raise ConfigError(
+            "run.updates=0 sets no run length, and with run.collect_steps=0 run.steps cannot set "
+            "it either. Use --updates=N, the number of updates to learn for."
+        )
     start, stop = cfg.run.profile
     if stop < start:
         refuse("run.profile", cfg.run.profile, "ends before it starts", (stop, start))
@@ -154,7 +156,7 @@ def _check_ppo(cfg: Config) -> None:
     run, minibatches = cfg.run, cfg.ppo.minibatches
     if not run.collect_steps:
         rule = "collects nothing, and algorithm.name=ppo learns from what it has just collected"
-        refuse("run.collect_steps", 0, rule, 128)
+        refuse("run.collect_steps", 0, rule, minibatches)
     each = f"ppo.minibatches={minibatches} (each environment gives every minibatch as many rows)"
     multiple(cfg, "run.collect_steps", minibatches, each)
     if run.updates_per_collect != 1:

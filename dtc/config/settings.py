@@ -26,14 +26,17 @@ __all__ = [
 ]
 
 
-def from_dict(settings: Mapping[str, Any]) -> Config:
+def from_dict(settings: Mapping[str, Any], chosen: Mapping[str, Any] = values.NOTHING) -> Config:
     """The checked Config of a ConfigDict or of a dict that `to_dict` returned.
+
+    Args:
+      chosen: flat settings of the config that flags have overridden; errors suggest its values.
 
     Raises:
       ConfigError: unknown or missing name, wrong type, range or length, or incompatible settings.
         `on_devices` checks the rules that need the device count.
     """
-    cfg = values.build(plain(settings))
+    cfg = values.build(plain(settings), chosen)
     rules.check(cfg)
     return cfg
 
@@ -49,7 +52,7 @@ def flat(cfg: Config | Mapping[str, Any], path: str = "") -> dict[str, Any]:
     leaves: dict[str, Any] = {}
     for name, value in tree.items():
         is_group = isinstance(value, Mapping)
-        leaves |= flat(value, f"{path}{name}.") if is_group else {path + name: value}
+        leaves |= flat(value, f"{path}{name}.") if is_group else {f"{path}{name}": value}
     return leaves
 
 

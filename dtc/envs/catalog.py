@@ -3,13 +3,12 @@
 A name with a colon is code outside the package: package.module:function, /path/file.py:function.
 """
 
-import difflib
 from collections.abc import Callable
 from typing import Any
 
 from dtc.config.own import split
 from dtc.core.types import Environment
-from dtc.envs import own
+from dtc.envs import names, own
 from dtc.envs.adapters import brax, craftax, gymnax, jumanji, navix, playground, xminigrid
 from dtc.envs.bandit import bandit
 from dtc.envs.chain import chain
@@ -42,7 +41,6 @@ FAMILIES: dict[str, Callable[[str], Maker]] = {  # by the text before the slash
     "playground": playground.find,
     "hack": game.named,
 }
-SUITES = [f"{family}/ID" for family in FAMILIES if family not in ENVIRONMENTS]
 
 
 def find(name: str) -> Maker:
@@ -55,16 +53,8 @@ def find(name: str) -> Maker:
         return ENVIRONMENTS[name]
     if elsewhere := split(name):
         return own.find(name, elsewhere)
-    kind, _, argument = name.partition("/")
-    if kind in FAMILIES:
-        try:
-            return FAMILIES[kind](argument)
-        except ValueError as error:
-            raise ValueError(f"env.name={name}: {error}") from error
-    close = difflib.get_close_matches(name, ENVIRONMENTS, 1)
-    hint = f"; did you mean {close[0]}?" if close else "."
-    known = ", ".join([*ENVIRONMENTS, "hack/unmasked", "deepsea/SIZE", *SUITES, "FILE.py:FUNCTION"])
-    raise ValueError(f"env.name={name} is not an environment{hint} Known: {known}.")
+    family, _, argument = names.full(name).partition("/")
+    return FAMILIES[family](argument)
 
 
 def make(name: str, **settings: Any) -> Environment:

@@ -25,8 +25,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from dtc.core.types import Array, ArraySpec, Environment, EnvSpec, GridMap, Key, PyTree, TimeStep
+from dtc.envs.names import DEEPSEA_SIZES, deepsea_rule
 
-SIZES = range(2, 101)
 MOVE_COST, TREASURE = 0.01, 1.0  # MOVE_COST is the sum over `size` moves to the right
 
 
@@ -39,19 +39,13 @@ class DeepSeaState(NamedTuple):
 
 def sized(text: str) -> Callable[..., Environment]:
     """The function that makes DeepSea of the size in `text`, e.g. '20' of deepsea/20."""
-    if text not in map(str, SIZES):
-        raise ValueError(_rule(text))
     return partial(deepsea, int(text))
-
-
-def _rule(size: int | str) -> str:
-    return f"size={size} must be {SIZES[0]} to {SIZES[-1]}. Use 10."
 
 
 def deepsea(size: int = 10, seed: int = 0) -> Environment:
     """DeepSea with `size` x `size` cells (2-100); `seed` determines the meaning of actions."""
-    if size not in SIZES:
-        raise ValueError(_rule(size))
+    if size not in DEEPSEA_SIZES:
+        raise ValueError(deepsea_rule(size))
     right_by_cell = np.random.default_rng(seed).integers(2, size=(size, size), dtype=np.int32)
     below = size * size
     spec = EnvSpec(

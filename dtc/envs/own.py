@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from dtc.config.errors import ConfigError, did_you_mean
-from dtc.config.own import Own
+from dtc.config.own import Own, check
 from dtc.core.types import Environment
 
 GUIDE = "Follow docs/guides/environment.md"
@@ -22,8 +22,7 @@ def find(name: str, own: Own) -> Callable[..., Environment]:
     Raises:
       ValueError: there is no such file.
     """
-    if own.is_file and not Path(own.where).is_file():
-        raise ValueError(f"env.name={name}: there is no file {own.where}. Put it there.")
+    check(name, own)
     return partial(_make, name, own)
 
 

@@ -25,6 +25,8 @@ CHATTER = re.compile(
     r"|WARNING: (All log messages before|Logging before) "
     r"|E0000 00:00:\S+ +\d+ common_lib\.cc:"  # libtpu on a machine without a TPU, three lines
     r"|=== Source Location Trace"
+    r"|E\d{4} \d\d:\d\d:\S+ +\d+ (slow_operation_alarm|cpu_aot_loader)\.cc:"  # of XLA on a CPU
+    r"|\*{32}$|\[Compiling module |$"
     r"|learning/\S+\.cc:\d+$"
     r"|Failed to find host bounds for accelerator type: WARNING"
 )

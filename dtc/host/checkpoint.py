@@ -24,7 +24,7 @@ from dtc.config import settings as config
 from dtc.config.settings import Config, ConfigError
 from dtc.core.types import Array, PyTree
 from dtc.host import formats, identity, proof, verify
-from dtc.host.lock import writable
+from dtc.host.directory import writable
 from dtc.host.proof import describe, fingerprint, leaves_of
 from dtc.host.steps import ASIDE, DamagedError, Steps, read_meta
 

@@ -3,10 +3,11 @@
 This module does not import JAX, so that help and error messages are quick.
 """
 
+import dataclasses
 import os
 import re
 import shlex
-import time
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,23 +15,23 @@ from typing import Any, NamedTuple
 from absl import flags
 
 from dtc.config import manual, own, values
-from dtc.config.errors import ConfigError, did_you_mean
+from dtc.config.errors import ConfigError, FinishedError, did_you_mean
 from dtc.config.schema import declarations, sections
-from dtc.config.settings import Config, flat, from_dict
-from dtc.host import config_file, identity, recorded
+from dtc.config.settings import Config, flat, from_dict, plain
+from dtc.envs import names
+from dtc.host import config_file, directory, identity, recorded
 from dtc.host.cluster import ALONE, PORT, Processes
 from dtc.host.lock import Lock
 
 APART = ("config", "seeds", "jobs")  # flags that are taken from a command before the others
 DEFAULT = "local"  # the config of a command without --config
-ASIDE = "checkpoints-damaged"  # where unreadable checkpoints are, beside `checkpoints`
 
 HELP = """Trains an agent.
 
   --config=NAME                    settings: one of dtc's configs, or a Python file, which is
                                    executed (default: local; with --resume: the run's own)
   --config.SECTION.FIELD=VALUE     overrides a setting, see below; 1e6, 300k and 1M are numbers
-  --workdir=DIR                    run directory (default: runs/NAME-TIME)
+  --workdir=DIR                    run directory (default: runs/NAME-seedN-TIME)
   --resume                         continue the run in --workdir with its own settings; flags may
                                    change its length, its intervals and its mesh
   --auto_resume                    continue it if it has a checkpoint, otherwise start it
@@ -44,6 +45,8 @@ HELP = """Trains an agent.
   --seeds=0..4  --jobs=N           train several seeds, N at a time (default: one), in directories
                                    of their own under --workdir, with one picture of all
   --seed=N  --steps=N  --updates=N seed and length (environment steps, or updates)
+  --compile_cache=DIR              where compiled programs are kept for the next start; off: nowhere
+                                   (default: ~/.cache/dtc/programs)
   --coordinator=HOST:PORT --num_processes=N --process_id=I
                                    one of several processes; PORT is on process 0's host;
                                    known without these flags under SLURM, Open MPI and on TPUs
@@ -51,7 +54,16 @@ HELP = """Trains an agent.
 
 LAUNCHED_AS = "DTC_LAUNCHED_AS"  # variable of a launcher: what to type before the flags
 
+OLDER = {  # flags of the first description of this agent
+    "num_steps": "updates",
+    "collect_interval": "config.run.collect_steps",
+    "log_interval": "config.run.log_every",
+    "checkpoint_interval": "config.run.checkpoint_every",
+    "checkpoint_dir": "workdir",
+}
 SHORTCUTS = {"seed": "seed", "steps": "run.steps", "updates": "run.updates"}
+LENGTHS = ("steps", "updates")
+WORDS = ("workdir", "mesh", "coordinator", "init_from", "init_groups", "track", "compile_cache")
 
 
 class Init(NamedTuple):
@@ -71,6 +83,7 @@ class Command(NamedTuple):
     init: "Init"
     processes: Processes
     track: str = ""  # trackers, with commas
+    compile_cache: str = ""  # a directory, or off; empty: that of the user
 
 
 def help_text(argv: Sequence[str]) -> str:
@@ -107,22 +120,28 @@ def parse(argv: Sequence[str], found: Processes = ALONE) -> Command:
         raise ConfigError(f"{error}.") from error
     if rest:
         raise ConfigError(f"{rest[0]} is not a flag. Use --NAME=VALUE.")
+    empty = [name for name in (*WORDS, *SHORTCUTS) if given[name].value == ""]
+    if empty:
+        raise ConfigError(f"--{empty[0]}= has no value. Give it one, or leave out the flag.")
     is_resumed = _is_resumed(given)
     stored = _stored(given) if is_resumed else None
     if stored is not None and name is None:
         tree = recorded.tree(Path(given.workdir))
     else:
         tree = config_file.load(DEFAULT if name is None else name)
-    tree = _override(tree, given)
+    chosen, tree = flat(plain(tree)), _override(tree, given)
     _put(tree, "env.name", own.absolute(str(tree.get("env", {}).get("name", ""))))
-    cfg = from_dict(tree)
+    cfg = _with_environment(from_dict(tree, chosen))
     if stored is not None and name is None and given["config.env.name"].value is None:
         recorded.check_code(Path(given.workdir), cfg.env.name, bool(given["trust-env"].value))
     if stored is not None:
         identity.check(flat(cfg), flat(stored), Path(given.workdir) / recorded.NAME)
     num_devices, processes = _whole("devices", given), _processes(given, found)
     workdir = _workdir(given, cfg, processes)
-    return Command(cfg, workdir, is_resumed, num_devices, _init(given), processes, given.track)
+    if stored is not None and (done := directory.finished(workdir, cfg)):
+        raise FinishedError(_finished(workdir, cfg, done))
+    kept = given.track or "", given.compile_cache or ""
+    return Command(cfg, workdir, is_resumed, num_devices, _init(given), processes, *kept)
 
 
 def to_continue(argv: Sequence[str], workdir: Path, environ: Mapping[str, str] = os.environ) -> str:
@@ -169,8 +188,8 @@ def _define() -> flags.FlagValues:
     for name, declared in declarations().items():
         define = flags.DEFINE_boolean if declared.type is bool else flags.DEFINE_string
         define(f"config.{name}", None, "", flag_values=given)
-    for name in ("workdir", "mesh", "coordinator", "init_from", "init_groups", "track", *SHORTCUTS):
-        flags.DEFINE_string(name, "", "", flag_values=given)
+    for name in (*WORDS, *SHORTCUTS):
+        flags.DEFINE_string(name, None, "", flag_values=given)
     for name, default in (("devices", "0"), ("num_processes", "1"), ("process_id", "0")):
         flags.DEFINE_string(name, default, "", flag_values=given)
     for name in ("resume", "auto_resume", "trust-env"):
@@ -180,7 +199,7 @@ def _define() -> flags.FlagValues:
 
 def _is_resumed(given: flags.FlagValues) -> bool:
     """Whether the command continues a run."""
-    has_one = bool(given.auto_resume and given.workdir) and has_run(Path(given.workdir))
+    has_one = bool(given.auto_resume and given.workdir) and directory.has_run(Path(given.workdir))
     return given.resume or has_one
 
 
@@ -215,6 +234,9 @@ def _check_names(argv: list[str], given: flags.FlagValues) -> None:
         if section in sections():
             use = f"Use --config.{section}.NAME=VALUE; --help={section} lists them"
             raise ConfigError(f"--config.{section} is a group of settings. {use}.")
+        if match[1] in OLDER:
+            value = arg.partition("=")[2] or "VALUE"
+            raise ConfigError(f"--{match[1]} is not a flag. Use --{OLDER[match[1]]}={value}.")
         noun = "setting" if section != match[1] else "flag"
         close = did_you_mean(f"--{match[1]}", [f"--{name}" for name in given])
         raise ConfigError(f"--{match[1]} is not a {noun}.{close}")
@@ -244,12 +266,39 @@ def _whole(name: str, given: flags.FlagValues) -> int:
     return number
 
 
+def _with_environment(cfg: Config) -> Config:
+    """`cfg` with the whole name of its environment, which is checked.
+
+    A program that adds environments has imported the catalog.
+    """
+    catalog, family = sys.modules.get("dtc.envs.catalog"), cfg.env.name.partition("/")[0]
+    added = [] if catalog is None else {*catalog.ENVIRONMENTS, *catalog.FAMILIES} - {*names.ALL}
+    if family in added:
+        return cfg
+    try:
+        env = dataclasses.replace(cfg.env, name=names.full(cfg.env.name))
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    return dataclasses.replace(cfg, env=env)
+
+
+def _finished(workdir: Path, cfg: Config, done: str) -> str:
+    """What to say of a run that has reached its goal."""
+    flag, goal = ("updates", cfg.run.updates) if cfg.run.updates else ("steps", cfg.run.steps)
+    return (
+        f"The run in {workdir} is finished: {done}. To evaluate it: dtc evaluate "
+        f"--workdir={workdir}. To train on: --resume --{flag}=N with N above {goal}."
+    )
+
+
 def _override(tree: dict[str, Any], given: flags.FlagValues) -> dict[str, Any]:
     """The settings of a config, overridden by those given as flags."""
+    chosen = flat(plain(tree))
     for name in declarations():
         value = given[f"config.{name}"].value
         if value is not None:
-            _put(tree, name, values.from_text(name, value) if isinstance(value, str) else value)
+            is_text = isinstance(value, str)
+            _put(tree, name, values.from_text(name, value, chosen) if is_text else value)
     if given.mesh:
         match = re.fullmatch(r"(-?\d+),(-?\d+)", given.mesh)
         if not match:
@@ -257,8 +306,13 @@ def _override(tree: dict[str, Any], given: flags.FlagValues) -> dict[str, Any]:
         for axis, size in zip(("data", "ensemble"), match.groups(), strict=True):
             _put(tree, f"mesh.{axis}", int(size))
     for flag, name in SHORTCUTS.items():
-        if given[flag].value:
+        if given[flag].value is not None:
             _put(tree, name, _whole(flag, given))
+    has = {n: any(given[f].value is not None for f in (n, f"config.run.{n}")) for n in LENGTHS}
+    if given.steps is not None and has["updates"]:
+        raise ConfigError("--steps and --updates both set the length of the run. Leave out one.")
+    if has["steps"] and not has["updates"] and tree["run"].get("collect_steps"):
+        _put(tree, "run.updates", 0)  # a config's number of updates would go before
     return tree
 
 
@@ -295,7 +349,8 @@ def _workdir(given: flags.FlagValues, cfg: Config, processes: Processes) -> Path
         if given.resume or processes.num > 1:
             why = "--resume" if given.resume else f"A run of {processes.num} processes"
             raise ConfigError(f"{why} needs the run directory. Use --workdir=DIR.")
-        return Path("runs") / f"{cfg.name}-{time.strftime('%Y%m%d-%H%M%S')}"
+        directory.check_writable(Path("runs"))
+        return directory.proposed(cfg)
     if re.match(r"\w+://", given.workdir):
         rule = "is an address, and runs are written to directories"
         raise ConfigError(
@@ -303,12 +358,20 @@ def _workdir(given: flags.FlagValues, cfg: Config, processes: Processes) -> Path
             "use --workdir=/mnt/BUCKET/DIR."
         )
     workdir = Path(given.workdir)
+    if "\0" in given.workdir or not given.workdir.isprintable():
+        raise ConfigError(f"--workdir={given.workdir!r} holds a control character. Leave it out.")
     if workdir.exists() and not workdir.is_dir():
         raise ConfigError(f"--workdir={workdir} is a file. Use a directory.")
     if given.resume and not workdir.is_dir():
         raise ConfigError(f"--workdir={workdir} holds no run to resume. Leave out --resume.")
-    if not (given.resume or given.auto_resume) and has_run(workdir):
+    if not (given.resume or given.auto_resume) and directory.has_run(workdir):
+        stored = recorded.settings(workdir)
+        if done := directory.finished(workdir, stored):
+            raise ConfigError(
+                f"{_finished(workdir, stored, done)} For a new run: another directory."
+            )
         raise ConfigError(f"--workdir={workdir} holds a run. Add --resume or use another one.")
+    directory.check_writable(workdir)
     Lock(workdir).check()
     return workdir
 
@@ -316,9 +379,3 @@ def _workdir(given: flags.FlagValues, cfg: Config, processes: Processes) -> Path
 def names_workdir(argv: Sequence[str]) -> bool:
     """Whether a command names its run directory."""
     return any(re.match(r"--?workdir(=|$)", arg) for arg in argv)
-
-
-def has_run(workdir: Path) -> bool:
-    """Whether the directory holds a checkpoint. A run that was killed before its first has none."""
-    steps = (path for path in workdir.glob("checkpoints/*") if path.name.isdigit())
-    return any(steps) or (workdir / ASIDE).exists()

@@ -36,7 +36,7 @@ def load(name: str) -> dict[str, Any]:
         settings = get_config() if get_config else None
     except ConfigError:
         raise
-    except Exception as error:  # a config is Python code and may raise anything
+    except (Exception, SystemExit) as error:  # a config is Python code and may raise anything
         why = " ".join(f"{type(error).__name__}: {error}".split())
         raise ConfigError(f"--config={name} fails with {why}") from error
     if get_config is None:

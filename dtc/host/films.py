@@ -34,6 +34,5 @@ def write(
 
 def caption(program: Program, env_steps: int) -> str:
     """What a film shows, in one line."""
-    cfg, steps = program.cfg, f"{writers.short(env_steps)} environment steps"
-    who = f"greedy policy of {cfg.algorithm.name}"
-    return f"{short(cfg.env.name)}: {who} after {steps}, seed {cfg.seed}"
+    cfg, steps = program.cfg, f"{writers.short(env_steps)} steps"
+    return f"{short(cfg.env.name)}: greedy {cfg.algorithm.name} after {steps}, seed {cfg.seed}"

@@ -10,9 +10,11 @@ from typing import Any
 from dtc.config.errors import IdentityError, show
 from dtc.config.settings import Config, flat
 from dtc.host import recorded
+from dtc.host.directory import writable
 
-# Settings that change neither the state nor what is computed from it. All others are the run's
-# identity: with another value the same state would go on as another experiment.
+# Settings that change neither the state nor what is computed from it, but for the length of a run
+# over which PPO's rate falls (ppo.decay). All others are the run's identity: with another value the
+# same state would go on as another experiment.
 FREE = (
     "name",
     "slice",
@@ -69,7 +71,7 @@ def record(workdir: Path, update: int, cfg: Config) -> list[str]:
         return []
     changed = {n: [_plain(old.get(n)), _plain(new.get(n))] for n in names}
     line = {"update": update, "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
-    with (workdir / CHANGES).open("a") as file:
+    with writable(workdir), (workdir / CHANGES).open("a") as file:
         file.write(json.dumps(line | {"changed": changed}) + "\n")
         file.flush()
         os.fsync(file.fileno())

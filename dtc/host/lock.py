@@ -4,7 +4,6 @@ The kernel releases `flock` when a process dies, so on one machine a lock is nev
 another machine cannot see it, the file's time decides, which its owner refreshes.
 """
 
-import contextlib
 import errno
 import fcntl
 import json
@@ -12,11 +11,11 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from dtc.config.errors import ConfigError
+from dtc.host.directory import writable
 
 NAME = "lock.json"
 BEAT, SILENCE = 10, 60  # seconds between refreshes; without one, a lock elsewhere is stale
@@ -30,18 +29,6 @@ def boot() -> str:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
         return ""
-
-
-@contextlib.contextmanager
-def writable(workdir: Path) -> Iterator[None]:
-    """Refuses a directory that the block cannot write to, as on a full or a read-only disk."""
-    try:
-        yield
-    except OSError as error:
-        raise ConfigError(
-            f"--workdir={workdir} cannot be written to ({error.strerror or error}). "
-            "Make room there, or use another directory."
-        ) from error
 
 
 class Lock:

@@ -9,6 +9,7 @@ import logging
 import signal
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,14 @@ import jax.numpy as jnp
 
 from dtc.config.settings import Config
 from dtc.core.types import Row
-from dtc.host import agreement, checkpoint, command, health, identity, recorded, rescue, writers
+from dtc.host import agreement, checkpoint, ending, health, identity, recorded, rescue, writers
 from dtc.host.command import Init
+from dtc.host.compiles import OFF, Compiles
 from dtc.host.devices import Devices
-from dtc.host.ending import draw, summary
-from dtc.host.lock import Lock, writable
+from dtc.host.lock import Lock
 from dtc.host.pace import Call, Pace, Plan, Window, crosses
 from dtc.host.program import Program
+from dtc.host.progress import Progress
 from dtc.host.reports.catalog import report_of
 from dtc.host.saves import Saves
 from dtc.host.signals import Stop, Watchdog, status_of
@@ -37,6 +39,8 @@ from dtc.training.trainer import CallInfo
 
 START_UP, COMPILE = 1, 4  # times run.patience
 
+Train = Callable[..., tuple[Carrier, CallInfo]]  # (carrier, number of iterations)
+
 
 def run(
     cfg: Config,
@@ -48,6 +52,7 @@ def run(
     init: Init | None = None,
     stop: Stop | None = None,
     track: Sequence[str] = (),
+    compiles: Compiles | None = None,
 ) -> int:
     """Trains until the goal or an interrupt; returns the exit status (docs/reference/exit-codes).
 
@@ -55,6 +60,7 @@ def run(
       init: parameters of another run to start from.
       track: trackers of its metrics, see trackers.py.
       stop: listens for signals; the default listens during this call.
+      compiles: the cache of compiled programs; the default is none.
       rows: initial contents of the ring, in parts [R, N, ...] for all environments, where R
         divides replay.slots. A resumed run ignores them.
 
@@ -75,7 +81,7 @@ def run(
         ask(workdir, track if jax.process_index() == 0 else ())
         if own is not None:
             own.listen()
-        return Run(cfg, workdir, program, here, argv, rows, init, stop or own).run(resume)
+        return Run(cfg, workdir, program, here, argv, rows, init, stop or own, compiles).run(resume)
     finally:
         if own is not None:
             own.close()
@@ -95,6 +101,7 @@ class Run:
         rows: Iterable[Row] = (),
         init: Init | None = None,
         stop: Stop | None = None,
+        compiles: Compiles | None = None,
     ):
         self.cfg, self.workdir, self.program, self.argv = cfg, workdir, program, argv
         self.rows, self.init, self.stop = rows, init or Init(), stop or Stop()
@@ -112,10 +119,13 @@ class Run:
         self.pace, self.window = Pace(cfg), Window()
         self.inspector = rescue.Inspector(program)
         self.watchdog = Watchdog(cfg.run.patience)
+        self.pictures = ending.Pictures(workdir, program)
+        self.compiles = compiles or Compiles(OFF)
 
     def run(self, resume: bool) -> int:
         """Starts or resumes, trains, and writes checkpoint, figures and summary."""
-        self.progress = writers.Progress(self.goal, self.unit, shown=self.report.shown)
+        self.progress = Progress(self.goal, self.unit, shown=self.report.shown)
+        self.compiling = partial(self.compiles.during, self.cfg, self.progress.during)
         self.progress.log(self.message)
         self.tracer = Tracer(self.cfg.run.profile, self.workdir / "profile", self.progress.log)
         self.stop.say = self.progress.log
@@ -125,15 +135,20 @@ class Run:
                 self.saves = Saves(self.checkpointer, self.cfg, self.progress.log)
                 resume = resume and self._has_checkpoint()
                 carrier = self._resume() if resume else self._start()
+                self.progress.baselines = self.totals.baselines
                 self.writer = self._writer(self.totals.update if resume else -1)
-                self._warm(carrier)
-                if not resume:
-                    self._measure_baselines(carrier)
-                    self._evaluate(carrier)
+                with self.compiling("Compiling evaluation"):
+                    self._warm(carrier)
+                    if not resume:
+                        self._measure_baselines(carrier)
+                        self._evaluate(carrier)
             return self._finish(self._train(carrier))
         finally:
             self.watchdog.close()
             self.progress.finish()
+
+    def _writer(self, update: int) -> writers.MetricsWriter:
+        return writers.MetricsWriter(self.workdir, update, self.progress.log)
 
     def _has_checkpoint(self) -> bool:
         """Whether there is a checkpoint, or was one; without, a killed run starts again."""
@@ -142,11 +157,11 @@ class Run:
 
     def _start(self) -> Carrier:
         if jax.process_index() == 0:
-            with writable(self.workdir):
-                recorded.write(self.workdir, self.cfg)
-        self.progress.log(f"Run directory {self.workdir}. Compiling ...")
+            recorded.write(self.workdir, self.cfg)
+        self.progress.log(f"Run directory {self.workdir}.")
         self.totals = Totals(env_steps=self.program.machine.prefill * self.cfg.env.num_envs)
-        return self._begin()
+        with self.compiling("Compiling acting and collection"):
+            return self._begin()
 
     def _begin(self) -> Carrier:
         """The carrier before the first update."""
@@ -166,17 +181,10 @@ class Run:
         self.totals = Totals(**restored.meta)
         self.saves.begin_at(self.totals.seconds)
         if jax.process_index() == 0:
-            with writable(self.workdir):
-                changed = identity.record(self.workdir, self.totals.update, self.cfg)
-            for line in changed:
+            for line in identity.record(self.workdir, self.totals.update, self.cfg):
                 self.progress.log(f"Changed {line}.")
-        self.progress.log(f"Resumed {self.workdir} at update {self.totals.update}. Compiling ...")
+        self.progress.log(f"Resumed {self.workdir} at update {self.totals.update}.")
         return self.program.from_checkpoint(restored.carrier)
-
-    def _writer(self, update: int) -> writers.MetricsWriter:
-        """The writer of the records after this update."""
-        with writable(self.workdir):
-            return writers.MetricsWriter(self.workdir, update, self.progress.log)
 
     def _warm(self, carrier: Carrier) -> None:
         """Compiles evaluation and saving now, where a signal may end the process at once."""
@@ -210,9 +218,7 @@ class Run:
         self.tracer.at(None)
         return carrier
 
-    def _launch(
-        self, train: Callable[..., tuple[Carrier, CallInfo]], carrier: Carrier, size: int
-    ) -> tuple[Carrier, Call]:
+    def _launch(self, train: Train, carrier: Carrier, size: int) -> tuple[Carrier, Call]:
         """Starts a call."""
         epoch = self.pace.epoch(self.totals.update)
         if epoch and self.pace.epoch(self.totals.update - self.cfg.run.updates_per_collect) < epoch:
@@ -222,13 +228,12 @@ class Run:
         self.totals.update += size * self.cfg.run.updates_per_collect
         return carrier, Call(size, self.totals.update, info)
 
-    def _compile(
-        self, carrier: Carrier
-    ) -> Callable[[Carrier, jax.Array], tuple[Carrier, CallInfo]]:
+    def _compile(self, carrier: Carrier) -> Train:
         """Compiles the train call ahead, so that compilation does not count as training time."""
-        begin = time.monotonic()
-        with self.watchdog.during("Compiling", COMPILE):
+        begin, what = time.monotonic(), "Compiling the train step"
+        with self.watchdog.during("Compiling", COMPILE), self.compiling(what):
             train = self.program.train.lower(carrier, jnp.int32(0)).compile()
+        self.compiles.loaded()
         self.progress.log(f"Compiled the train step in {writers.clock(time.monotonic() - begin)}.")
         return train
 
@@ -260,6 +265,7 @@ class Run:
             if not self.inspector.is_sound(carrier):
                 return self._go_back(carrier, "The state is not finite")
             self._save(carrier)
+            self.pictures.refresh(carrier, self.totals, self.progress.log)
         self.last_time = time.monotonic()
         return carrier
 
@@ -373,13 +379,13 @@ class Run:
             self._evaluate(carrier)
         status = self._last_save(carrier)
         self.stop.is_heeded = False  # what is trained is saved
-        if is_stopped and self.signal != signal.SIGINT:
-            self.writer.close()
-        else:
-            self._show(carrier)
-        again = command.to_continue(self.argv, self.workdir)
-        self.progress.log(f"To continue: {again}")
-        return status or status_of(self.signal)
+        self.writer.close()
+        self.progress.finish()
+        if not is_stopped or self.signal == signal.SIGINT:
+            self.pictures.finish(carrier, self.totals, self.progress.log)
+        for line in ending.advice(self.argv, self.workdir, self.cfg, not is_stopped):
+            self.progress.log(line)
+        return status or self.writer.status() or status_of(self.signal)
 
     def _last_save(self, carrier: Carrier) -> int:
         """Saves and waits; the exit status."""
@@ -389,16 +395,3 @@ class Run:
                 saved = self.program.to_checkpoint(carrier)
                 self.saves.save(self.totals.update, saved, dataclasses.asdict(self.totals))
             return self.saves.close(self.totals.update)
-
-    def _show(self, carrier: Carrier) -> None:
-        """Draws figures and prints the summary."""
-        probes = self.report.probe(self.program, carrier, self._next_evaluation())
-        self.writer.close()
-        self.progress.finish()
-        if jax.process_index() != 0:
-            return
-        totals = dataclasses.asdict(self.totals)
-        for line in draw(self.workdir, self.program, carrier, probes, totals["baselines"]):
-            self.progress.log(line)
-        rows = summary(totals, self.workdir)
-        self.progress.log(writers.summary_table("Summary", rows))

@@ -1,26 +1,25 @@
-"""The line between the processes of a run: who is missing, who is gone, and what failed first.
+"""The line between the processes of a run: who is gone, and what failed first.
 
-JAX's coordination service aborts without a name where a process never comes, notices a killed one
-after a minute, and waits for ever for one that is stuck. So every process holds a connection to
-process 0, from before JAX connects until it ends. The kernel closes it as soon as a process dies.
-Process 0 passes on what failed first; all then end with that status, and its sentence comes last.
-It imports no JAX.
+JAX's coordination service notices a killed process after a minute, and waits for ever for one that
+is stuck. So every process holds a connection to process 0, from the roll call before JAX connects
+until it ends. The kernel closes it as soon as a process dies. Process 0 passes on what failed
+first; all then end with that status, and its sentence comes last. It imports no JAX.
 """
 
 import atexit
 import contextlib
 import faulthandler
-import json
 import os
 import selectors
 import socket
 import sys
 import threading
 import time
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
-from dtc.config.errors import ConfigError
-from dtc.host import logs
+from dtc.host import logs, roll_call
+from dtc.host.wire import Wire
 
 ROLL_CALL = 50.0  # seconds until all processes must have come
 BEAT, SILENCE = 2.0, 25.0  # seconds between signs of life, and without one
@@ -28,13 +27,6 @@ GRACE = 2.0  # seconds for a process to end by itself
 LOST = 69  # exit status where another process is gone without a word
 ORDERLY = (2, 75, 77, 78, 130)  # exit statuses that need no stacks
 SHARED = (1, 2, 77, 78)  # exit statuses that all processes may come to by themselves
-LONGEST = 2**16  # bytes of a message
-
-
-class MissingError(ConfigError):
-    """Not all processes have come; a launcher starts them again."""
-
-    status = 124
 
 
 class Cause(NamedTuple):
@@ -42,51 +34,6 @@ class Cause(NamedTuple):
 
     status: int
     why: str  # a sentence
-
-
-class Wire:
-    """A connection to another process; messages are lines of JSON."""
-
-    def __init__(self, own: socket.socket):
-        self.socket, self.rest, self.heard = own, b"", time.monotonic()
-        self.process, self.num, self.host = -1, 0, "?"  # as the other end says
-        self.lock = threading.Lock()
-        own.settimeout(GRACE)
-
-    def send(self, **message: Any) -> None:
-        """Sends a message, if the other end is still there."""
-        with self.lock, contextlib.suppress(OSError):
-            self.socket.sendall(json.dumps(message).encode() + b"\n")
-
-    def receive(self, most: int = LONGEST) -> list[dict[str, Any]]:
-        """The messages among the next bytes, `most` of them; waits for a byte.
-
-        Raises:
-          OSError: the other end is gone, or does not speak as a process of a run does.
-        """
-        raw = self.socket.recv(most)
-        if not raw or len(self.rest) > LONGEST:
-            raise ConnectionResetError
-        self.heard = time.monotonic()
-        *lines, self.rest = (self.rest + raw).split(b"\n")
-        try:
-            found = [json.loads(line) for line in lines]
-        except ValueError as error:
-            raise ConnectionResetError from error
-        if not all(isinstance(message, dict) for message in found):
-            raise ConnectionResetError
-        return found
-
-    def one(self) -> dict[str, Any]:
-        """The next message, and nothing of what follows it."""
-        while not (found := self.receive(1)):
-            pass
-        return found[0]
-
-    @property
-    def name(self) -> str:
-        """The process at the other end."""
-        return f"Process {self.process} on {self.host}"
 
 
 class Line:
@@ -158,8 +105,10 @@ class Line:
                 if "bye" in message:
                     self._drop(wire, ready)
                     return
-                if "status" in message:
-                    self._end(Cause(int(message["status"]), str(message["why"])))
+                status = message.get("status")
+                if isinstance(status, int) and 0 < status < 256:
+                    why = " ".join(str(message.get("why"))[:1000].split())
+                    self._end(Cause(status, "".join(filter(str.isprintable, why))))
         except OSError:
             self._drop(wire, ready)
             why = f"{wire.name} is gone without a word: killed, or its machine is down."
@@ -188,6 +137,7 @@ class Line:
         _exit(cause.status)
 
 
+at_end: list[Callable[[], None]] = []  # what ending at once calls first, which must be quick
 _line: Line | None = None
 
 
@@ -204,9 +154,9 @@ def join(coordinator: str, at: str, num: int, process: int, seconds: float = ROL
     global _line
     end = time.monotonic() + seconds
     if process:
-        wires = [_report(coordinator, num, process, end, seconds)]
+        wires = [roll_call.report(coordinator, num, process, end, seconds)]
     else:
-        wires = _gather(at, num, end, seconds)
+        wires = roll_call.gather(at, num, end, seconds)
     _line = Line(process, wires)
     _line.start()
     atexit.register(_at_exit)
@@ -253,6 +203,9 @@ def _at_exit() -> None:
 
 
 def _exit(status: int) -> None:
+    for call in at_end:
+        with contextlib.suppress(Exception):
+            call()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()
@@ -262,124 +215,3 @@ def _exit(status: int) -> None:
 def _stacks() -> None:
     with contextlib.suppress(Exception):  # a stream without a file
         faulthandler.dump_traceback(sys.stderr, all_threads=True)
-
-
-def _report(coordinator: str, num: int, process: int, end: float, seconds: float) -> Wire:
-    """The connection to process 0, once it has seen all others."""
-    host, _, port = coordinator.rpartition(":")
-    is_there = False
-    while time.monotonic() < end + GRACE:
-        try:
-            wire = Wire(socket.create_connection((host.strip("[]"), int(port)), timeout=GRACE))
-        except OSError:
-            time.sleep(0.2)
-            continue
-        wire.send(process=process, num=num, host=socket.gethostname())
-        while time.monotonic() < end + 2 * GRACE:
-            try:
-                message = wire.one()
-            except TimeoutError:
-                continue
-            except OSError:
-                break
-            wire.process, wire.host, is_there = 0, str(message.get("host", host)), True
-            if "missing" in message:
-                raise MissingError(str(message["missing"]))
-            if "go" in message:
-                return wire
-        wire.socket.close()
-        time.sleep(0.2)
-    if is_there:
-        raise MissingError(f"Process 0 at {coordinator} did not let the others begin.")
-    raise MissingError(
-        f"Process 0 of {num} was not reached at {coordinator} within {seconds:g} s. "
-        "Is it running, and is --coordinator its address?"
-    )
-
-
-def _gather(at: str, num: int, end: float, seconds: float) -> list[Wire]:
-    """The connections from all other processes."""
-    came: list[Wire] = []
-    here: dict[int, Wire] = {}
-    wrong = ""
-    with _listen(at, end) as listener:
-        while len(here) < num - 1 and not wrong and time.monotonic() < end:
-            wire = _welcome(listener)
-            if wire is None:
-                continue
-            came.append(wire)
-            twin = here.get(wire.process)
-            if wire.num != num:
-                wrong = f"{wire.name} was started with --num_processes={wire.num} and process 0 "
-                wrong += f"with {num}. Start all of them with the same number."
-            elif twin is not None and _is_open(twin):
-                wrong = f"--process_id={wire.process} was given to two processes, on {wire.host} "
-                wrong += f"and {twin.host}. Give each its own."
-            here[wire.process] = wire
-    gone = [process for process, wire in here.items() if not _is_open(wire)]
-    missing = sorted({*range(1, num)} - {*here} | {*gone})
-    if missing and not wrong:
-        names = ", ".join(map(str, missing[:10])) + ", ..." * (len(missing) > 10)
-        wrong = (
-            f"{num - len(missing)} of {num} processes came within {seconds:g} s; missing: "
-            f"process {names}. Look at what they print."
-        )
-    for wire in came:
-        wire.send(missing=wrong) if wrong else wire.send(go=num, host=socket.gethostname())
-    if wrong:
-        raise MissingError(wrong)
-    return list(here.values())
-
-
-def _welcome(listener: socket.socket) -> Wire | None:
-    """The next process that reports; None: nobody, or a stranger."""
-    try:
-        wire = Wire(listener.accept()[0])
-        hello = wire.one()
-        wire.process, wire.num = int(hello["process"]), int(hello["num"])
-        wire.host = str(hello["host"])[:100]
-    except (OSError, KeyError, TypeError, ValueError):
-        return None
-    return wire if wire.process > 0 else None
-
-
-def _is_open(wire: Wire) -> bool:
-    """Whether the process at the other end is still there; it has nothing to say yet."""
-    try:
-        wire.socket.setblocking(False)
-        return wire.socket.recv(1, socket.MSG_PEEK) != b""
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    finally:
-        wire.socket.settimeout(GRACE)
-
-
-def _listen(at: str, end: float) -> socket.socket:
-    """A socket that listens at HOST:PORT; a run that is just ending may still hold the port."""
-    host, _, port = at.rpartition(":")
-    while True:
-        try:
-            family, kind, protocol, _, address = socket.getaddrinfo(
-                host.strip("[]"), int(port), type=socket.SOCK_STREAM
-            )[0]
-            listener = socket.socket(family, kind, protocol)
-            try:
-                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                if family == socket.AF_INET6:
-                    listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-                listener.bind(address)
-                listener.listen(1024)
-                listener.settimeout(0.2)
-                return listener
-            except OSError:
-                listener.close()
-                raise
-        except OSError as error:
-            if time.monotonic() > end:
-                raise MissingError(
-                    f"Process 0 cannot listen at {at}: {error}. Is --coordinator its own address, "
-                    "and is the port free?"
-                ) from error
-            time.sleep(0.5)

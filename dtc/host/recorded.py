@@ -10,6 +10,7 @@ from dtc.config.own import split
 from dtc.config.schema import declarations
 from dtc.config.settings import Config, flat, from_dict, to_dict
 from dtc.host import formats
+from dtc.host.directory import writable
 
 NAME = "config.json"
 
@@ -60,10 +61,11 @@ def check_code(workdir: Path, env_name: str, is_trusted: bool) -> None:
 def write(workdir: Path, cfg: Config) -> None:
     """Writes the settings; a process killed meanwhile leaves the old file whole."""
     text = json.dumps({"format": formats.CONFIG} | to_dict(cfg), indent=2)
-    workdir.mkdir(parents=True, exist_ok=True)
     draft = workdir / f"{NAME}.tmp"
-    with draft.open("w") as file:
-        file.write(text + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(draft, workdir / NAME)
+    with writable(workdir):
+        workdir.mkdir(parents=True, exist_ok=True)
+        with draft.open("w") as file:
+            file.write(text + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(draft, workdir / NAME)

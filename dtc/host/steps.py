@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from dtc.host import proof
-from dtc.host.command import ASIDE
+from dtc.host.directory import ASIDE
 
 log = logging.getLogger("dtc")
 

@@ -20,7 +20,15 @@ class Tracer:
         if self.is_tracing and (update is None or update >= stop):
             jax.profiler.stop_trace()
             self.is_tracing = False
-            self.log(f"Profiler trace in {self.directory}.")
+            self.log(self._where())
         elif update is not None and stop > 0 and start <= update < stop and not self.is_tracing:
-            jax.profiler.start_trace(str(self.directory))
+            jax.profiler.start_trace(str(self.directory), create_perfetto_trace=True)
             self.is_tracing = True
+
+    def _where(self) -> str:
+        """How to open the newest trace."""
+        found = self.directory.rglob("perfetto_trace.json.gz")
+        files = sorted(found, key=lambda path: path.stat().st_mtime)
+        opened = f"open {files[-1]} at https://ui.perfetto.dev, or " if files else ""
+        where = self.directory
+        return f"Profiler trace in {where}: {opened}tensorboard --logdir={where} with xprof."

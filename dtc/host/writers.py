@@ -1,4 +1,4 @@
-"""Writers of a run: metrics.jsonl, with the trackers behind it, and the progress line.
+"""Writers of a run: metrics.jsonl, with the trackers behind it.
 
 Only process 0 writes; the other processes may call the same functions.
 """
@@ -7,37 +7,21 @@ import errno
 import json
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
-from rich.console import Console
-from rich.live import Live
 from rich.table import Table
-from rich.text import Text
 
 from dtc.host import trackers
+from dtc.host.directory import writable
+from dtc.host.signals import UNSAVED
 
 Record = dict[str, Any]  # one log step: `update`, `env_steps`, `seconds` and metrics by name
 
 METRICS = "metrics.jsonl"
 MOST_WAITING = 10_000  # records kept for a disk that is full or gone
-RATES = ("env_steps/s", "replayed_steps/s", "imagined_steps/s", "updates/s")
-
-
-class Shown(NamedTuple):
-    """A metric shown in the progress line."""
-
-    metric: str
-    label: str
-    format: str
-
-
-SHOWN = (
-    Shown("collect/return", "return", ".1f"),
-    Shown("eval/return", "eval", ".1f"),
-)
 
 
 def read_metrics(path: Path) -> Iterator[Record]:
@@ -62,8 +46,9 @@ class MetricsWriter:
         self.waiting: list[str] = []  # records that a bad disk has not taken yet
         self.is_writer = jax.process_index() == 0
         if self.is_writer:
-            workdir.mkdir(parents=True, exist_ok=True)
-            last = _truncate(self.path, update)
+            with writable(workdir):
+                workdir.mkdir(parents=True, exist_ok=True)
+                last = _truncate(self.path, update)
             self.sinks = trackers.open_all(workdir, last, tell)
 
     def write(self, record: Mapping[str, Any]) -> None:
@@ -91,13 +76,22 @@ class MetricsWriter:
                 self.tell(f"{self.path} cannot be written ({error.strerror}); its records wait.")
 
     def close(self) -> None:
-        """Closes the files, and waits a while for trackers."""
+        """Closes the files, waits a while for trackers; tells if the disk refuses records."""
+        if self.waiting:
+            self._append("")
+        if self.waiting:
+            num = sum(map(bool, self.waiting))
+            self.tell(f"{self.path} lacks its last {num} records: make room before the next run.")
         if self.file is not None:
             os.close(self.file)
             self.file = None
         for sink in self.sinks:
             sink.close()
         self.sinks = []
+
+    def status(self) -> int:
+        """The exit status that the files ask for: records that were not written are lost."""
+        return UNSAVED if self.waiting else 0
 
 
 def _is_same(file: int, path: Path) -> bool:
@@ -140,85 +134,14 @@ def _truncate(path: Path, update: int) -> Record | None:
     return kept[-1] if kept else None
 
 
-class Progress:
-    """A live progress line on a terminal; one plain line per log step elsewhere."""
-
-    def __init__(
-        self,
-        goal: int,
-        unit: str,
-        console: Console | None = None,
-        shown: Sequence[Shown] = (),
-    ):
-        """Args:
-        goal: total of the record's field `unit` at the end of the run.
-        unit: env_steps or update.
-        shown: metrics of the algorithm in the line, after the returns.
-        """
-        self.goal, self.unit, self.shown = goal, unit, (*SHOWN, *shown)
-        self.console = console or Console(highlight=False, quiet=jax.process_index() != 0)
-        self.start: tuple[float, int] | None = None  # seconds and units done at the first record
-        self.live: Live | None = None
-        if self.console.is_terminal:
-            self.live = Live(console=self.console, auto_refresh=False)
-            self.live.start()
-
-    def update(self, record: Mapping[str, Any]) -> None:
-        """Shows a log step."""
-        text = self._line(record)
-        if self.live is not None:
-            self.live.update(Text(text, style="cyan"), refresh=True)
-        else:
-            self._print(text)
-
-    def log(self, message: str | Table) -> None:
-        """Prints a separate line above the live one."""
-        self._print(message)
-
-    def _print(self, text: str | Table) -> None:
-        """Prints a line; a terminal or pipe that is gone stops the output and not the run."""
-        try:
-            self.console.print(text, soft_wrap=True, markup=False)
-        except OSError:
-            self.console.quiet = True
-
-    def finish(self) -> None:
-        """Ends the live line; its last state stays on the terminal."""
-        if self.live is not None:
-            self.live.stop()
-            self.live = None
-
-    def _line(self, record: Mapping[str, Any]) -> str:
-        """The log step in one line: progress, metrics, rates, time left."""
-        share, left = min(record[self.unit] / self.goal, 1.0), self._seconds_left(record)
-        total = {self.unit: f"/{short(self.goal)}"}
-        parts = [f"{share:4.0%}"]
-        parts += [f"{short(record['env_steps'])}{total.get('env_steps', '')} env steps"]
-        parts += [f"{short(record['update'])}{total.get('update', '')} updates"]
-        shown = [s for s in self.shown if _has(record, s.metric)]
-        parts += [f"{s.label} {record[s.metric]:{s.format}}" for s in shown]
-        parts += [f"{short(record[rate])} {rate}" for rate in RATES if _has(record, rate)]
-        parts += [f"{clock(left)} left"] if left is not None else []
-        return "  ".join(parts)
-
-    def _seconds_left(self, record: Mapping[str, Any]) -> float | None:
-        done, seconds = record[self.unit], record["seconds"]
-        if self.start is None:
-            self.start = (seconds, done)
-        elapsed, progress = seconds - self.start[0], done - self.start[1]
-        return elapsed / progress * max(self.goal - done, 0) if progress > 0 else None
-
-
-def _has(record: Mapping[str, Any], name: str) -> bool:
-    return record.get(name) is not None
-
-
-def short(number: float) -> str:
-    """Three digits and a unit: 12345 -> 12.3k."""
+def short(number: float, digits: int = 3) -> str:
+    """So many digits and a unit: 12345 -> 12.3k, -1190 -> -1.19k."""
+    if number < 0:
+        return f"-{short(-number, digits)}"
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if number >= size:
-            return f"{number / size:.3g}{letter}"
-    return f"{number:.3g}"
+            return f"{number / size:.{digits}g}{letter}"
+    return f"{number:.{max(digits, len(str(int(number))))}g}"
 
 
 def clock(seconds: float) -> str:

@@ -8,10 +8,11 @@ from typing import Any
 import jax
 import numpy as np
 
+from dtc.config.errors import ConfigError, FinishedError
 from dtc.config.settings import Config, flat, on_devices, plain, show
 from dtc.core.types import Environment
 from dtc.envs import catalog
-from dtc.host import command, devices, trackers, writers
+from dtc.host import command, devices, directory, trackers, writers
 from dtc.host.devices import Devices
 
 
@@ -77,12 +78,22 @@ def train(
     typed += [f"--seed={seed}"] * (seed is not None)
     typed += [f"--workdir={workdir}"] * (workdir != "") + ["--auto_resume"] * resume
     typed += [f"--track={track}"] * (track != "")
-    wanted, tracked = command.parse(typed), trackers.check(track)
+    tracked = trackers.check(track)
+    try:
+        wanted = command.parse(typed)
+    except FinishedError:  # nothing is left to do
+        return Run(workdir)
     cfg, here = _start(wanted.cfg)
     from dtc.host import loop  # imports the whole agent
 
-    status = loop.run(cfg, wanted.workdir, wanted.resume, here, typed, track=tracked)
-    return Run(wanted.workdir, status)
+    where = Path(workdir) if workdir else directory.claim(wanted.workdir)
+    try:
+        status = loop.run(cfg, where, wanted.resume, here, typed, track=tracked)
+        return Run(where, status)
+    except ConfigError:
+        if not workdir:
+            directory.give_back(where)
+        raise
 
 
 def _start(cfg: Config) -> tuple[Config, Devices]:

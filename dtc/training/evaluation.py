@@ -110,7 +110,7 @@ def bouncing(obs: PyTree, alive_TN: Array) -> Array:
     return jnp.pad(same_TN, ((2, 0), (0, 0))) & alive_TN
 
 
-def summarise(outcome: Outcome, ids: Array, num: int, **more: Array) -> dict[str, Array]:
+def summarise(outcome: Outcome, ids: Array, num: int | Array, **more: Array) -> dict[str, Array]:
     """Means over the first `num` environments of the run: return, length, infos and `more` [N].
 
     Infos named x_fraction are those at the end of the episode, others are summed over it.
@@ -134,14 +134,55 @@ def evaluate(
     root: Key, learner: PyTree, index: Array, machine: Machine, num: int, act_fn: ActFn
 ) -> dict[str, Array]:
     """Means over `num` episodes: return, length, infos, bouncing, and those of `judge`."""
-    ids, judge = _ids(num), machine.algorithm.judge
+    result, _ = _judged(root, learner, index, machine, _ids(num), num, act_fn)
+    return result
+
+
+def _judged(
+    root: Key,
+    learner: PyTree,
+    index: Array,
+    machine: Machine,
+    ids: Array,
+    num: int | Array,
+    act_fn: ActFn,
+) -> tuple[dict[str, Array], Outcome]:
+    """Means over the first `num` of the episodes `ids`, and what happened in them."""
+    judge = machine.algorithm.judge
     trace = run_episode(root, learner, act_fn, ids, index, machine)
     outcome = trace.outcome
     back = bouncing(trace.rows.obs, outcome.alive).astype(jnp.float32)
     more = {} if judge is None else judge(learner, trace)
     result = summarise(outcome._replace(info=outcome.info | {"bouncing": back}), ids, num, **more)
     result["bouncing_fraction"] = result.pop("bouncing") / result["length"]
-    return result
+    return result, outcome
+
+
+class Block(NamedTuple):
+    """Some episodes of an evaluation, replicated."""
+
+    means: dict[str, Array]
+    returns: Array  # [size] of each episode
+
+
+def block(
+    root: Key,
+    learner: PyTree,
+    index: Array,
+    num: Array,
+    machine: Machine,
+    size: int,
+    kind: str,
+) -> Block:
+    """`size` episodes of a policy or a reference policy, of which the first `num` count."""
+    ids, act_fn = _ids(size), machine.algorithm.evaluated.get(kind)
+    if act_fn is None:
+        outcome = reference_episodes(root, kind, ids, index, machine)
+        means = summarise(outcome, ids, num)
+    else:
+        means, outcome = _judged(root, learner, index, machine, ids, num, act_fn)
+    own = jnp.zeros(size).at[ids].set(outcome.reward.sum(0), mode="drop")
+    return Block(means, mesh.psum(mesh.vary(own), *mesh.AXES))
 
 
 def evaluate_reference(
@@ -182,6 +223,13 @@ def make_evaluate(machine: Machine, on: Mesh, num: int, kind: str = "greedy") ->
     act_fn = machine.algorithm.evaluated[kind]
     fn = partial(evaluate, machine=machine, num=num, act_fn=act_fn)
     return mesh.sharded(fn, on, (same, learner, same), same)
+
+
+def make_block(machine: Machine, on: Mesh, size: int, kind: str) -> Any:
+    """jit: (root, learner, evaluation number, num) -> Block of `size` episodes."""
+    learner, same = machine.algorithm.specs.learner, mesh.REPLICATED
+    fn = partial(block, machine=machine, size=size, kind=kind)
+    return mesh.sharded(fn, on, (same, learner, same, same), same)
 
 
 def make_reference(machine: Machine, on: Mesh, num: int, kind: str) -> Any:

@@ -84,8 +84,7 @@ def test_a_run_without_environments_counts_updates():
         from_dict(with_algorithm("curious", run__collect_steps=0))
     assert str(error.value) == (
         "run.updates=0 sets no run length, and with run.collect_steps=0 run.steps cannot set it "
-        "either. "
-        "Use --config.run.updates=10000."
+        "either. Use --updates=N, the number of updates to learn for."
     )
     cfg = from_dict(with_algorithm("curious", run__collect_steps=0, run__updates=10))
     assert cfg.replay_ratio == float("inf")

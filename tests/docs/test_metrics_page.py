@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from dtc.envs import catalog
-from dtc.host import health, loop, writers
+from dtc.host import health, loop, progress
 from dtc.host.devices import Devices
 from dtc.host.pace import Call
 from dtc.host.reports.catalog import report_of
@@ -78,7 +78,7 @@ def written(mode: str, env: str, novelty: str, directory) -> set[str]:
 
     run = loop.Run(program.cfg, directory, program, Devices(1, True, ""), ["dtc train"])
     run.writer, run.totals, run.last_time = Recorder(), Totals(), 0.0
-    run.progress = writers.Progress(1, "update", Console(quiet=True))
+    run.progress = progress.Progress(1, "update", Console(quiet=True))
     some = jax.tree.map(np.ones_like, info.collected)
     run._log(Call(1, 1, info._replace(collected=some)))
     run._record(1)

@@ -21,6 +21,7 @@ from dtc.commands import (
     verify,
 )
 from dtc.config import schema
+from dtc.config.errors import ConfigError
 from dtc.core import mesh
 from dtc.host import command, recorded
 from tests.docs import pages
@@ -150,7 +151,12 @@ def test_training_commands_in_blocks_can_be_carried_out(args, tmp_path, monkeypa
     if "--resume" in args:
         name = next((arg.partition("=")[2] for arg in args if arg.startswith("--config=")), "local")
         recorded.write(tmp_path / "DIR", command.parse(["dtc train", f"--config={name}"]).cfg)
-    command.parse(["dtc train", *args])
+    try:
+        command.parse(["dtc train", *args])
+    except ConfigError as error:  # of a suite; tests/envs/test_suites.py runs with all of them
+        if "is not installed" not in str(error):
+            raise
+        pytest.skip(str(error))
 
 
 def test_the_site_has_every_page_of_the_docs():

@@ -17,7 +17,7 @@ from jax import lax
 
 from dtc.core import mesh
 from dtc.core.types import ArraySpec
-from dtc.envs import vector
+from dtc.envs import names, vector
 from dtc.envs.adapters import gymnax
 
 NUM_STEPS = 60
@@ -326,7 +326,7 @@ def test_a_missing_gymnax_is_reported_only_when_it_is_needed(monkeypatch):
 
 
 def test_the_ids_that_are_read_are_those_of_the_imported_library():
-    assert gymnax.installed_ids() == library.registered_envs
+    assert names.installed_ids() == library.registered_envs
 
 
 def test_finding_an_environment_does_not_start_the_devices():

@@ -95,3 +95,8 @@ def test_a_resume_that_names_the_code_itself_needs_no_further_word(mine):
     named = "--config.env.name=mine.py:corridor"
     again = command.parse(["dtc train", f"--workdir={workdir}", "--resume", named])
     assert Path(again.cfg.env.name.rpartition(":")[0]) == mine
+
+
+def test_a_missing_file_is_told_before_jax_starts(mine):
+    with pytest.raises(ConfigError, match=r"there is no file .*nowhere\.py"):
+        parse("--config.env.name=nowhere.py:corridor")

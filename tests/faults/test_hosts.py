@@ -10,14 +10,12 @@ from tests.faults.runs import ENDLESS, finish, losses, output, start, start_grou
 pytestmark = [pytest.mark.faults, pytest.mark.multiprocess]
 
 
-@pytest.mark.parametrize(
-    ("victim", "number"), [(0, signal.SIGKILL), (1, signal.SIGKILL), (1, signal.SIGSTOP)]
-)
+@pytest.mark.parametrize(("victim", "number"), [(0, signal.SIGKILL), (1, signal.SIGSTOP)])
 def test_a_host_that_dies_or_stops_ends_all_and_is_named_last(tmp_path, victim, number):
     run = tmp_path / "run"
     both = start_group(2, run, flags=[f"--updates={ENDLESS}", "--config.run.checkpoint_every=10"])
     try:
-        wait_for(lambda: trained(run, 12), both[0], seconds=600)
+        wait_for(lambda: trained(run, 12), both[0])
         both[victim].send_signal(number)
         before = time.monotonic()
         assert both[1 - victim].wait(100) == 69, output(run)[-3000:]
@@ -25,9 +23,13 @@ def test_a_host_that_dies_or_stops_ends_all_and_is_named_last(tmp_path, victim, 
     finally:
         for process in both:
             process.kill()
+            process.wait()
     last = output(run).splitlines()[-1]
     assert last.startswith(f"All processes end with status 69: Process {victim} on "), output(run)
     assert "most recent call first" in output(run), "all stacks are printed"
+    if victim:
+        return  # once is enough
     goal = max(losses(run)) + 5
-    finish(start(run, "--resume", "--devices=2", f"--updates={goal}", config=None), run)
+    again = start(run, "--resume", "--devices=2", f"--updates={goal}", config=None)
+    finish(again, run, is_clean=False)
     assert sorted(losses(run)) == list(range(1, goal + 1))

@@ -17,6 +17,7 @@ from dtc.host.command import Init
 from dtc.host.devices import Devices
 from dtc.host.pace import Pace, Window
 from dtc.host.steps import read_meta
+from dtc.host.totals import Totals
 from dtc.training.trainer import CallInfo
 from tests.guests import config_of, demonstrations, fresh, registered, shared
 from tests.toys import pg
@@ -206,4 +207,5 @@ def test_figures_survive_records_without_numbers(tmp_path):
     lines = [dict.fromkeys(names, i) | {"loss": None, "eval/return": None} for i in range(3)]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in lines))
     program = shared("ppo", (4, 2))
-    ending.draw(tmp_path, program, fresh(program), None, {"random": float("nan")})
+    totals = Totals(baselines={"random": float("nan")})
+    ending.Pictures(tmp_path, program).draw(fresh(program), totals, print)

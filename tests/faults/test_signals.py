@@ -75,7 +75,7 @@ def test_a_signal_while_it_compiles_ends_it_at_once_and_it_can_start_again(tmp_p
     assert time.monotonic() - before < 5
     assert (run / "config.json").exists() and steps(run) == []
     killed = start(run, "--updates=3")  # without --resume: there is nothing to lose
-    wait_for(lambda: output(run).count("Compiling") == 2, killed)
+    wait_for(lambda: output(run).count("Run directory") == 2, killed)
     killed.kill()
     killed.wait()
     again = start(run, "--resume", config=None)

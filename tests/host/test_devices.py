@@ -57,9 +57,8 @@ def test_an_unknown_slice_is_refused_with_the_closest_one():
     ],
 )
 def test_an_unknown_environment_is_refused_before_devices_start(name, part):
-    cfg = parse(f"--config.env.name={name}").cfg
     with pytest.raises(ConfigError) as error:
-        devices.start(cfg, 0, devices.Processes())
+        parse(f"--config.env.name={name}")
     assert part in str(error.value)
     assert "\n" not in str(error.value)
 

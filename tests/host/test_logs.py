@@ -60,6 +60,9 @@ def test_a_run_that_is_refused_leaves_no_file(tmp_path):
 
 
 CHATTER = """\
+E1122 23:59:42.579368     814 slow_operation_alarm.cc:73] \n
+********************************
+[Compiling module jit_train for CPU] Very slow compile? If you want to file a bug, run with
 [Gloo] Rank 1 is connected to 3 peer ranks. Expected number of connected peer ranks is : 3
 WARNING: All log messages before absl::InitializeLog() is called are written to STDERR
 WARNING: Logging before InitGoogle() is written to STDERR

@@ -14,12 +14,12 @@ pytestmark = pytest.mark.faults
 
 PROCESS = """
 import sys, time
-from dtc.host import peers
+from dtc.host import peers, roll_call
 peers.SILENCE, peers.BEAT, peers.GRACE = 2.0, 0.2, 0.4
 where, num, process, act = sys.argv[1], *map(int, sys.argv[2:4]), sys.argv[4]
 try:
     peers.join(where, where, num, process, 4.0)
-except peers.MissingError as error:
+except roll_call.MissingError as error:
     print(error, file=sys.stderr)
     sys.exit(error.status)
 if act != "waits":

@@ -3,6 +3,7 @@
 import io
 import json
 import math
+import shutil
 
 import numpy as np
 from dtc.configs import base
@@ -10,7 +11,7 @@ from rich.console import Console
 
 from dtc.config import settings as config
 from dtc.host import recorded, writers
-from dtc.host.writers import MetricsWriter, Progress, read_metrics
+from dtc.host.writers import MetricsWriter, read_metrics
 
 
 def record(update, **metrics):
@@ -69,6 +70,23 @@ def test_an_unfinished_line_of_a_killed_run_is_skipped(tmp_path):
     assert [r["update"] for r in written(tmp_path)] == [1, 2]
 
 
+def test_records_that_the_disk_refuses_to_the_end_are_told_and_are_an_exit_status(tmp_path):
+    told = []
+    writer = MetricsWriter(tmp_path / "run", tell=told.append)
+    writer.write({"update": 1})
+    assert writer.status() == 0
+    shutil.rmtree(tmp_path / "run")
+    (tmp_path / "run").touch()  # in place of the directory
+    writer.write({"update": 2})
+    writer.write({"update": 3})
+    writer.close()
+    assert writer.status() == 74
+    assert [line.partition(" ")[2].split(";")[0] for line in told] == [
+        "cannot be written (File exists)",
+        "lacks its last 2 records: make room before the next run.",
+    ]
+
+
 def test_the_resolved_settings_can_be_read_back(tmp_path):
     cfg = config.from_dict(base.get_config())
     recorded.write(tmp_path / "run", cfg)
@@ -77,40 +95,8 @@ def test_the_resolved_settings_can_be_read_back(tmp_path):
     assert config.from_dict(tree) == cfg
 
 
-def progress_text(records, **kwargs):
-    out = io.StringIO()
-    progress = Progress(1000, "env_steps", Console(file=out, width=60, **kwargs))
-    for r in records:
-        progress.update(r)
-    progress.log("evaluated")
-    progress.finish()
-    return out.getvalue()
-
-
-def test_without_a_terminal_each_log_step_is_one_plain_line():
-    metrics = {"collect/return": 9.25, "loss/member": math.nan, "updates/s": 12.0}
-    text = progress_text([record(2, **metrics), record(4, **metrics)])
-    lines = text.splitlines()
-    assert len(lines) == 3
-    assert "\x1b" not in text
-    assert "400/1k env steps" in lines[1]
-    assert "return 9.2" in lines[1]
-    assert "12 updates/s" in lines[1]
-
-
-def test_the_time_left_is_estimated_from_this_process_only():
-    # A resumed run starts at half: 200 steps in 4 s leave 300 steps, 6 s.
-    assert progress_text([record(5), record(7)]).splitlines()[1].endswith("0:06 left")
-
-
-def test_on_a_terminal_the_line_is_drawn_over():
-    text = progress_text([record(2), record(4)], force_terminal=True)
-    assert "\x1b[" in text
-    assert "evaluated" in text
-
-
 def test_numbers_and_times_are_short():
-    assert [writers.short(x) for x in (7, 12345, 2.5e6, 3e9)] == ["7", "12.3k", "2.5M", "3G"]
+    assert [writers.short(x) for x in (7, 12345, 2.5e6, -3e9)] == ["7", "12.3k", "2.5M", "-3G"]
     assert [writers.clock(x) for x in (5, 65, 3725)] == ["0:05", "1:05", "1:02:05"]
 
 

@@ -76,7 +76,7 @@ def test_an_engine_trains_three_updates_together(engine, tmp_path, fake):
     assert [update for update, *_ in losses] == [1, 2, 3]
     first = FIRST.setdefault("losses", losses)
     assert np.allclose(losses, first, rtol=1e-5, atol=1e-7), "every engine runs the same program"
-    assert f"launch {engine} {ENGINES[engine][0]}" in output.rpartition("To continue: ")[2]
+    assert f"launch {engine} {ENGINES[engine][0]}" in output.rpartition("To train on: ")[2]
     assert output.count("Run directory") == 1, "process 0 alone reports"
     assert "[Gloo]" not in output and "[Gloo]" in (workdir / "logs/process-1.txt").read_text()
     calls = Path(fake["FAKES_LOG"])

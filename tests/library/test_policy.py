@@ -84,9 +84,9 @@ def at(rows, t):
 @pytest.mark.slow
 @pytest.mark.parametrize("guest", GUESTS)
 def test_a_loaded_policy_acts_as_evaluation_does_and_reads_little(guest, run_of, monkeypatch):
-    read, real = [], verify._read
+    workdir, read, real = run_of(guest), [], verify._read
     monkeypatch.setattr(verify, "_read", lambda path, name: read.append(name) or real(path, name))
-    loaded = policy.load(run_of(guest))
+    loaded = policy.load(workdir)
     assert loaded.update == 7
     parts = {name.split("/")[1] for name in read}
     assert read and all(name.startswith("learner/") for name in read)

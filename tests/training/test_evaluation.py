@@ -1,5 +1,7 @@
 """Evaluation: whole fresh episodes, the same on every mesh, and an open-loop prediction."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +11,7 @@ from dtc.algorithms.curious import judging
 from dtc.algorithms.curious.algorithm import make_agent
 from dtc.algorithms.curious.dreams import novelty_fn
 from dtc.core import distributions as dist
+from dtc.core import mesh
 from dtc.data import ring
 from dtc.training import evaluation
 from tests.programs import program_on
@@ -39,6 +42,29 @@ def test_episodes_that_only_fill_the_mesh_do_not_count(single):
         for p in (program, on_four)
     ]
     assert found[0] == found[1]
+
+
+def test_a_block_has_the_return_of_each_episode_whatever_the_mesh(single):
+    program, carrier = single
+    machine = program.machine
+    paid = machine.env.step  # 1 a step; here a random part of it, so that returns differ
+
+    def step(key, state, action, params):
+        state, seen = paid(key, state, action, params)
+        return state, seen._replace(reward=seen.reward * jax.random.uniform(key))
+
+    machine = dataclasses.replace(machine, env=machine.env._replace(step=step))
+    found = []
+    for shape in ((1, 1), (4, 1)):
+        on = mesh.make_mesh(*shape, jax.devices()[: shape[0]])
+        play = evaluation.make_block(machine, on, 5, "random")
+        learner = jax.tree.map(np.asarray, carrier.learner)
+        found.append(jax.device_get(play(carrier.root, learner, jnp.int32(1), jnp.int32(3))))
+    one, four = found
+    assert one.returns.shape == (5,) and len(set(one.returns.tolist())) == 5
+    np.testing.assert_allclose(one.returns, four.returns, rtol=1e-6)
+    for block in found:
+        np.testing.assert_allclose(block.means["return"], one.returns[:3].mean(), rtol=1e-6)
 
 
 def test_infos_are_summed_but_fractions_are_last_values():

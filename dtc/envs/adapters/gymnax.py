@@ -13,7 +13,6 @@ Therefore the game gets a limit that is one step longer, and the steps are count
 `reset_env` and `step_env` are called, which do not auto-reset.
 """
 
-import ast
 import dataclasses
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -27,6 +26,7 @@ from dtc.core.types import Array, Environment, PyTree
 from dtc.envs.adapters import spaces, suite
 from dtc.envs.adapters.spaces import Part
 from dtc.envs.adapters.suite import Game, Shown
+from dtc.envs.names import check_gymnax
 
 PLACE = ("gymnax", "gymnax")  # package and extra
 MINATAR = "-MinAtar"
@@ -34,15 +34,8 @@ MINATAR = "-MinAtar"
 
 def find(env_id: str) -> Callable[..., Environment]:
     """The function that makes gymnax's `env_id`; finding it creates no JAX array."""
-    suite.choose(env_id, installed_ids(), "gymnax")
+    check_gymnax(env_id)
     return partial(adapt, env_id)
-
-
-def installed_ids() -> list[str]:
-    """The ids of the installed gymnax: the longest list in its registration.py."""
-    tree = ast.parse((suite.folder(*PLACE) / "registration.py").read_text())
-    lists = [node for node in ast.walk(tree) if isinstance(node, ast.List)]
-    return ast.literal_eval(max(lists, key=lambda node: len(node.elts)))
 
 
 def adapt(env_id: str) -> Environment:

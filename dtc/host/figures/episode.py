@@ -93,12 +93,12 @@ def _colored(obs: Mapping[str, np.ndarray], name: str, colors: np.ndarray) -> np
 
 
 def _draw_legend(figure: Figure, entries: Sequence[tuple[str, str]], has_agent: bool) -> None:
-    """What the colours of grids mean, at the top right."""
+    """What the colours of grids mean, below everything."""
     square: Any = {"marker": "s", "linestyle": "", "markersize": 6, "markeredgecolor": FAINT}
     marks = [Line2D([], [], color=color, label=name, **square) for name, color in entries]
     if has_agent:
         marks.append(Line2D([], [], marker="o", linestyle="", color=AGENT, label="agent"))
-    figure.legend(handles=marks, loc="outside upper right", ncols=6, fontsize=7)
+    figure.legend(handles=marks, loc="outside lower left", ncols=11, fontsize=8)
 
 
 def _mark_agent(part: Any, cell: tuple[int, int]) -> None:

@@ -17,7 +17,8 @@ from dtc.host.figures.style import FAINT, INK
 PANEL, GAP = 480, 16  # pixels: side of a panel, space around it
 HEAD, LINE = 34, 28  # heights of the line above panels and of those below
 STRIP = 46  # height of a vector below a grid
-MOST, SECONDS, HOLD = 260, 13.0, 1500  # frames, length without the hold of the last one, ms
+MOST, MOST_GIF = 258, 120  # frames; those of a GIF take 25 kB each
+SECONDS, HOLD = 13.0, 1500  # length without the last frame's hold, which is in ms
 
 
 class Clip(NamedTuple):
@@ -52,15 +53,20 @@ def save(path: Path, clips: Sequence[Clip], shown: Look, captions: Sequence[str]
     images = [
         x for clip, text in zip(clips, captions, strict=True) for x in frames(clip, shown, text)
     ]
-    stride = -(-len(images) // MOST)
-    images = [*images[:-1:stride], *images[-1:]]
-    delay = int(np.clip(10 * (100 * SECONDS // max(len(images), 1)), 50, 160))  # ms
     path.parent.mkdir(parents=True, exist_ok=True)
-    if path.suffix != ".gif" and codec.mp4(path.with_suffix(".mp4"), images, delay, HOLD):
-        return path.with_suffix(".mp4")
+    target = path.with_suffix(".mp4")
+    if path.suffix != ".gif" and codec.mp4(target, *paced(images, MOST), HOLD):
+        return target
     target = path.with_suffix(".gif")
-    gif(target, images, delay)
+    gif(target, *paced(images, MOST_GIF))
     return target
+
+
+def paced(images: Sequence[Image.Image], most: int) -> tuple[list[Image.Image], int]:
+    """At most `most` + 1 of the images, the last among them, and the ms that each is shown."""
+    stride = -(-len(images) // most)
+    kept = [*images[:-1:stride], *images[-1:]]
+    return kept, int(np.clip(10 * (100 * SECONDS // max(len(kept), 1)), 50, 160))
 
 
 def gif(path: Path, images: Sequence[Image.Image], delay: int) -> None:
@@ -134,7 +140,8 @@ def _below(
                 _mark(pen, left + 8, top + 8, 7)
             pen.text((left + 21, top - 1), name, fill=INK, font=_font(15))
             left += _width(name)
-    pen.text((0, LINE * (1 + len(rows)) + 4), caption, fill=FAINT, font=_font(16))
+    size = next((s for s in range(16, 9, -1) if _font(s).getlength(caption) <= width), 9)
+    pen.text((0, LINE * (1 + len(rows)) + 4), caption, fill=FAINT, font=_font(size))
     return image
 
 

@@ -14,8 +14,8 @@ from dtc.host.figures import curves, episode, heatmaps, look
 from dtc.host.figures.film import Clip
 from dtc.host.health import Record, settled, swings
 from dtc.host.program import Program
+from dtc.host.progress import Shown
 from dtc.host.reports.report import Drawing, Report
-from dtc.host.writers import Shown
 from dtc.training.carrier import Carrier
 from dtc.world_model.grid import make_trunk
 
@@ -26,13 +26,13 @@ SALIENCE = 0.05  # smallest entropy of the salience weights, relative to equal w
 BIAS = 0.9  # largest error of the critic, relative to the realised return
 
 SHOWN = (
-    Shown("loss/trunk", "model", ".3g"),
-    Shown("loss/member", "members", ".3g"),
-    Shown("task/loss/actor", "actor", ".2g"),
-    Shown("task/loss/critic_extrinsic", "critic", ".3g"),
-    Shown("curiosity/novelty", "novelty", ".3f"),
-    Shown("curiosity/boredom", "boredom", ".2f"),
-    Shown("curiosity/horizon", "horizon", ".0f"),
+    Shown("loss/trunk", ".3g"),
+    Shown("loss/member", ".3g"),
+    Shown("task/loss/actor", ".2g"),
+    Shown("task/loss/critic_extrinsic", ".3g"),
+    Shown("curiosity/novelty", ".3f"),
+    Shown("curiosity/boredom", ".2f"),
+    Shown("curiosity/horizon", ".0f"),
 )
 INTERNALS = "internals"  # folder of figures that ask for knowledge of the model's parts
 SHOWN_STEPS = 64  # steps of the episode in dream.png and salience.png

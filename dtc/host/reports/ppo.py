@@ -9,8 +9,8 @@ from dtc.host.figures import curves
 from dtc.host.figures.film import Clip
 from dtc.host.health import settled, swings
 from dtc.host.program import Program
+from dtc.host.progress import Shown
 from dtc.host.reports.report import Drawing, Report
-from dtc.host.writers import Shown
 from dtc.training.carrier import Carrier
 
 # Without reward the default weight of the entropy keeps it above 0.9, and none lets it fall to 0.6
@@ -19,11 +19,11 @@ ENTROPY = 0.7  # least entropy of a policy that earns nothing, in that of the un
 WARMUP = 5  # updates, of thousands of rows each, before which a policy may look settled
 
 SHOWN = (
-    Shown("loss/policy", "policy", ".2g"),
-    Shown("loss/value", "value", ".3g"),
-    Shown("task/entropy", "entropy", ".3f"),
-    Shown("ppo/kl", "kl", ".2g"),
-    Shown("ppo/explained", "explained", ".2f"),
+    Shown("loss/policy", ".2g"),
+    Shown("loss/value", ".3g"),
+    Shown("task/entropy", ".3f"),
+    Shown("ppo/kl", ".2g"),
+    Shown("ppo/explained", ".2f"),
 )
 
 

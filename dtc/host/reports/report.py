@@ -9,7 +9,7 @@ import jax
 from dtc.host.figures.film import Clip
 from dtc.host.health import WARMUP, Sign
 from dtc.host.program import Program
-from dtc.host.writers import Shown
+from dtc.host.progress import Shown
 from dtc.training.carrier import Carrier
 
 

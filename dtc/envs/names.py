@@ -1,0 +1,115 @@
+"""The names of the environments. This module does not import JAX: a wrong name is told at once."""
+
+import ast
+import difflib
+import importlib.util
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from dtc.config import own
+
+# In the catalog; each may be followed by arguments after a slash where FAMILIES lists it.
+NAMES = ("feeder", "feeder_ego", "chain", "bandit", "keydoor", "noisytv", "deepsea", "hack")
+DEEPSEA_SIZES = range(2, 101)
+HACK_VARIANTS = ("6", "unmasked")  # the one board there is, and the game without its mask
+SUITES = ("jumanji", "brax", "craftax", "navix", "xminigrid", "playground")
+MISSING = "gymnax is not installed. Use pip install 'dtc[gymnax]', in a clone '.[gymnax]'."
+
+
+def full(name: str) -> str:
+    """The name with its family: gymnax/CartPole-v1 of CartPole-v1.
+
+    Raises:
+      ValueError: the environment is unknown, or its package is not installed.
+    """
+    if name in NAMES:
+        return name
+    if elsewhere := own.split(name):
+        own.check(name, elsewhere)
+        return own.absolute(name)
+    family, _, argument = name.partition("/")
+    if family in FAMILIES:
+        try:
+            FAMILIES[family](argument)
+        except ValueError as error:
+            raise ValueError(f"env.name={name}: {error}") from error
+        return name
+    ids = _gymnax_ids()
+    if name in ids:
+        return f"gymnax/{name}"
+    hint = _closest(name, {n: n for n in NAMES} | {i: f"gymnax/{i}" for i in ids})
+    ids_of = [f"{suite}/ID" for suite in ("gymnax", *SUITES)]
+    known = ", ".join([*NAMES, "hack/unmasked", "deepsea/SIZE", *ids_of, "FILE.py:FUNCTION"])
+    hint = f"; did you mean {hint}?" if hint else "."
+    raise ValueError(f"env.name={name} is not an environment{hint} Known: {known}.")
+
+
+def installed_ids() -> list[str]:
+    """The ids of the installed gymnax: the longest list in its registration.py.
+
+    The file is parsed instead of imported. The import takes seconds and, in gymnax 1.0, creates an
+    array, which fixes the devices before the command line has chosen them.
+    """
+    package = importlib.util.find_spec("gymnax")
+    if package is None or not package.submodule_search_locations:
+        raise ValueError(MISSING)
+    path = Path(package.submodule_search_locations[0]) / "registration.py"
+    lists = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.List)]
+    return ast.literal_eval(max(lists, key=lambda node: len(node.elts)))
+
+
+def check_gymnax(env_id: str) -> None:
+    """Refuses an id that gymnax does not have."""
+    known = installed_ids()
+    if env_id not in known:
+        close = _closest(env_id, {name: f"gymnax/{name}" for name in known})
+        hint = f"did you mean {close}?" if close else f"it has {', '.join(known)}."
+        raise ValueError(f"not an environment of gymnax; {hint}")
+
+
+def _check_deepsea(size: str) -> None:
+    if size not in map(str, DEEPSEA_SIZES):
+        raise ValueError(deepsea_rule(size))
+
+
+def deepsea_rule(size: int | str) -> str:
+    """What is wrong with a size of DeepSea."""
+    return f"size={size} must be {DEEPSEA_SIZES[0]} to {DEEPSEA_SIZES[-1]}. Use 10."
+
+
+def _check_hack(variant: str) -> None:
+    if variant not in HACK_VARIANTS:
+        raise ValueError(
+            f"size={variant} must be {HACK_VARIANTS[0]}, the only board there is. Use hack, or "
+            "hack/unmasked."
+        )
+
+
+def _check_suite(suite: str, env_id: str) -> None:
+    """Asks the suite's adapter, whose import takes a second."""
+    importlib.import_module(f"dtc.envs.adapters.{suite}").find(env_id)
+
+
+FAMILIES: dict[str, Callable[[str], None]] = {  # by the text before the slash
+    "deepsea": _check_deepsea,
+    "gymnax": check_gymnax,
+    "hack": _check_hack,
+    **{suite: partial(_check_suite, suite) for suite in SUITES},
+}
+ALL = (*NAMES, *FAMILIES)
+
+
+def _gymnax_ids() -> list[str]:
+    """The ids of gymnax; none without gymnax."""
+    try:
+        return installed_ids()
+    except ValueError:
+        return []
+
+
+def _closest(name: str, options: dict[str, str]) -> str:
+    """The value of the option closest to `name`, in whatever case; '' if none is close."""
+    lower = {option.lower(): meant for option, meant in options.items()}
+    close = difflib.get_close_matches(name.lower(), lower, 1)
+    return lower[close[0]] if close else ""

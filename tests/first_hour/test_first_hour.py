@@ -1,0 +1,36 @@
+"""The first hour of a new user, with real processes in a terminal of 80 columns."""
+
+import pytest
+
+from tests.faults.runs import TINY, steps
+from tests.first_hour.walk import MISTAKES, Walk
+
+
+@pytest.mark.slow
+@pytest.mark.multiprocess
+def test_a_new_user_gets_through_the_first_hour(tmp_path):
+    import sys
+
+    seen = Walk(tmp_path, [sys.executable, "-m", "dtc.commands"]).all(str(TINY), ["--updates=40"])
+    for name, found in seen.items():
+        assert "Traceback" not in "\n".join(found.lines), name
+        drawn = [line for line in found.lines if "/" not in line]  # paths may be long
+        assert all(len(line) <= 80 for line in drawn if "━" in line), name
+    for mistake in MISTAKES:
+        found = seen[f"mistake {mistake}"]
+        assert found.status == 2 and len(" ".join(found.lines)) < 400 and found.spent < 2
+    first, second = seen["first start"], seen["second start"]
+    text = "\n".join(first.lines)
+    assert first.status == 130 and steps(tmp_path / "run")
+    assert "SIGINT: saving a checkpoint and drawing figures after this call." in text
+    assert "To continue: " in first.lines[-1]
+    assert "holds a run. Add --resume" in seen["interrupted"].lines[0]
+    assert second.status == 0 and "To train on: " in second.lines[-1]
+    assert "last time" in "\n".join(second.lines) or second.going < first.going
+    assert second.spent < 0.8 * first.spent, "compiled programs were read"
+    assert seen["finished"].status == 0 and "is finished: 40 updates" in seen["finished"].lines[0]
+    table = "\n".join(seen["evaluated"].lines)
+    assert seen["evaluated"].status == 0 and "median" in table and "random actions" in table
+    assert seen["drawn"].status == 0 and (tmp_path / "curves.png").exists()
+    names = {path.name for path in (tmp_path / "again/figures").iterdir()}
+    assert {"learning_curve.png", "policy.png"} <= names
