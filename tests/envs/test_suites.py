@@ -16,6 +16,8 @@ from jax import lax
 from dtc.core import mesh
 from dtc.core.types import TimeStep
 from dtc.envs import catalog, vector
+from tests import red_lines
+from tests.guests import fresh, program_of
 
 NUM_STEPS = 200
 NUM_ENVS = 2
@@ -152,3 +154,16 @@ def test_encoding_is_finite_one_hot_in_grids_and_loses_nothing(name):
         elif x.ndim > 2:
             assert (x.sum(-1) == 1).all() and (x.max(-1) == 1).all()
     assert distinct(encoded) == distinct(obs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("package", ["gymnax", "jumanji", "navix", "xminigrid"])
+def test_twenty_updates_of_ppo_are_finite_and_compile_once(package):
+    name = EXAMPLES[package][0]
+    made(name)
+    program = program_of("ppo", env__name=name, env__num_envs=8)
+    carrier, _ = program.train(fresh(program), red_lines.size_on(program, 1))
+    before = len(red_lines.COMPILED)
+    _, info = program.train(carrier, red_lines.size_on(program, 19))
+    assert len(red_lines.COMPILED) == before
+    assert all(np.isfinite(x) for x in jax.device_get(info.mean).values())
