@@ -16,6 +16,8 @@ from jax import lax
 from dtc.core import mesh
 from dtc.core.types import TimeStep
 from dtc.envs import catalog, vector
+from tests import red_lines
+from tests.guests import fresh, program_of
 
 NUM_STEPS = 200
 NUM_ENVS = 2
@@ -26,7 +28,11 @@ EXAMPLES = {  # by package
     "craftax": ["craftax/Classic-Symbolic"],
     "navix": ["navix/Navix-DoorKey-5x5-v0"],
     "xminigrid": ["xminigrid/MiniGrid-DoorKey-5x5"],
+    "mujoco_playground": ["playground/CartpoleBalance"],
 }
+# MuJoCo's solver: XLA fuses the two programs differently, and from some step on they differ in the
+# last bit (on a CPU by at most 3e-6 in 200 steps). All others are equal to the bit.
+ROUNDED = {"mujoco_playground"}
 PACKAGE = {name: package for package, names in EXAMPLES.items() for name in names}
 every_example = pytest.mark.parametrize("name", PACKAGE)
 
@@ -106,7 +112,11 @@ def test_reset_and_step_match_the_spec_at_any_default_precision(name, x64):
 def test_the_strict_mesh_program_gives_the_bits_of_the_plain_call(name):
     env, on = made(name), mesh.make_mesh(1, 1, jax.devices()[:1])
     program = mesh.sharded(lambda: play(env), on, (), mesh.SHARDED_TIME_MAJOR)
-    jax.tree.map(np.testing.assert_array_equal, jax.device_get(program()), rollout(name))
+    found = jax.device_get(program())
+    same = np.testing.assert_array_equal
+    if PACKAGE[name] in ROUNDED:
+        same = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)
+    jax.tree.map(same, found, rollout(name))
 
 
 @every_example
@@ -144,3 +154,16 @@ def test_encoding_is_finite_one_hot_in_grids_and_loses_nothing(name):
         elif x.ndim > 2:
             assert (x.sum(-1) == 1).all() and (x.max(-1) == 1).all()
     assert distinct(encoded) == distinct(obs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("package", ["gymnax", "jumanji", "navix", "xminigrid"])
+def test_twenty_updates_of_ppo_are_finite_and_compile_once(package):
+    name = EXAMPLES[package][0]
+    made(name)
+    program = program_of("ppo", env__name=name, env__num_envs=8)
+    carrier, _ = program.train(fresh(program), red_lines.size_on(program, 1))
+    before = len(red_lines.COMPILED)
+    _, info = program.train(carrier, red_lines.size_on(program, 19))
+    assert len(red_lines.COMPILED) == before
+    assert all(np.isfinite(x) for x in jax.device_get(info.mean).values())
