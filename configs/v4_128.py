@@ -6,8 +6,8 @@ Batch, starts and environments are 16 times those of v4_8: 64 sequences a device
 update takes 65,536 environment steps, so that `run.steps` is 16 times as large too: 10,000
 updates, as in v4_8.
 
-Estimate (dtc speed, 6f28099, 2026-11-22; roofline alone): at H=8 at least 2.39 ms an iteration, at
-most 3.42M env_steps/s; at H=64 at least 3.97 ms an iteration, at most 2.06M env_steps/s.
+Estimate (dtc speed, 84e7a07, 2026-11-23; roofline alone): at H=8 at least 5.22 ms an iteration, at
+most 12.5M env_steps/s; at H=64 at least 11.3 ms an iteration, at most 5.78M env_steps/s.
 """
 
 import ml_collections
