@@ -1,17 +1,20 @@
 """The first hour of a new user, with real processes in a terminal of 80 columns."""
 
+import sys
+
 import pytest
 
 from tests.faults.runs import TINY, steps
 from tests.first_hour.walk import MISTAKES, Walk
 
+# Without decay the program does not hold the length of the run, and the second start has it.
+LENGTH = ["--updates=40", "--config.ppo.decay=False"]
+
 
 @pytest.mark.slow
 @pytest.mark.multiprocess
 def test_a_new_user_gets_through_the_first_hour(tmp_path):
-    import sys
-
-    seen = Walk(tmp_path, [sys.executable, "-m", "dtc.commands"]).all(str(TINY), ["--updates=40"])
+    seen = Walk(tmp_path, [sys.executable, "-m", "dtc.commands"]).all(str(TINY), LENGTH)
     for name, found in seen.items():
         assert "Traceback" not in "\n".join(found.lines), name
         drawn = [line for line in found.lines if "/" not in line]  # paths may be long
@@ -27,7 +30,7 @@ def test_a_new_user_gets_through_the_first_hour(tmp_path):
     assert "holds a run. Add --resume" in seen["interrupted"].lines[0]
     assert second.status == 0 and "To train on: " in second.lines[-1]
     assert "last time" in "\n".join(second.lines) or second.going < first.going
-    assert second.spent < 0.8 * first.spent, "compiled programs were read"
+    assert second.worked < first.worked, "compiled programs were read"
     assert seen["finished"].status == 0 and "is finished: 40 updates" in seen["finished"].lines[0]
     table = "\n".join(seen["evaluated"].lines)
     assert seen["evaluated"].status == 0 and "median" in table and "random actions" in table

@@ -111,7 +111,7 @@ class Walk:
         """Everything; by name, what was seen."""
         seen = {f"mistake {m}": self.step("train", m) for m in MISTAKES}
         train = ["train", f"--config={config}"]
-        endless = [f"{flag.partition('=')[0]}=1G" for flag in length]
+        endless = [re.sub(r"^(--steps|--updates)=.*", r"\1=1G", flag) for flag in length]
         seen["first start"] = self.step(*train, *endless, "--workdir=run", interrupt=3)
         seen["interrupted"] = self.step("train", "--workdir=run")
         seen["second start"] = self.step(*train, *length, "--workdir=again")
