@@ -95,7 +95,7 @@ MUTANTS = (
     Mutant(
         "acting_sees_raw_observations",
         f"{AGENT}/acting.py",
-        "    obs = normalizer.standardise(learner.normalizer, obs)\n",
+        "    obs = rssm.inputs(learner.normalizer, obs, seen.timestep.action_mask)\n",
         "",
         "test_acting_and_learning_find_the_same_posterior_with_the_same_draws",
     ),

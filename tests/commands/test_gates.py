@@ -84,10 +84,11 @@ def test_the_curves_show_all_seeds_and_the_reference_policies(tmp_path, monkeypa
         workdir.mkdir(parents=True)
         (workdir / writers.METRICS).write_text(json.dumps(record) + "\n")
     drawn = []
-    monkeypatch.setattr(gates.curves, "compare", lambda *args: drawn.append(args))
+    monkeypatch.setattr(gates.compare, "compare", lambda *args: drawn.append(args))
     gates._draw(tmp_path, 3, ["ours"])
-    runs = {"ours 0": [record], "ours 1": [record]}
-    assert drawn == [(tmp_path / "curves.png", runs, ["eval/return"], {"random": 2.0})]
+    picture, title = tmp_path / "curves.png", tmp_path.name
+    runs = {"ours": [[record], [record]]}
+    assert drawn == [(picture, runs, ["eval/return"], title, {"random": 2.0})]
 
 
 def trains_to(env_steps, workdir, commands):
