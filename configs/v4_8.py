@@ -12,8 +12,8 @@ doubles it and almost halves the environment steps a second. A run has 10,000 up
 warm-up of the learning rates and a third more than configs/local.py needs for the Feeder. A
 checkpoint of 12.5 GiB is written after one minute, then every 15 minutes.
 
-Estimate (dtc speed, c7bbf34, 2026-11-22; roofline to compiler cycles): at H=8 5.43 to 54.3 ms an
-iteration, 37.7k to 377k env_steps/s; at H=64 11.1 to 89.9 ms an iteration, 22.8k to 184k
+Estimate (dtc speed, 84e7a07, 2026-11-23; roofline to compiler cycles): at H=8 5.06 to 49.4 ms an
+iteration, 82.9k to 810k env_steps/s; at H=64 10.7 to 84.4 ms an iteration, 48.5k to 381k
 env_steps/s; 5.2 of 30.75 GiB a device.
 """
 
