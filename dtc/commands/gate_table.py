@@ -129,7 +129,7 @@ GATES = {
     ),
     # Half of the way from the random policy's return to the scripted one's is 13.3, a quarter 6.1.
     "hack": Gate(
-        task("hack", 100_000),
+        ("--config=configs/hack.py", "--steps=100000"),
         measures.returns,
         (
             Bar("return", ">=", 6.1, 13.3),
