@@ -8,9 +8,9 @@ dtc gates --all --controls --results=docs/results --missing  # what has no resul
 dtc gates --table=README.md --results=docs/results           # the page's table, from those files
 
 A seed is one `dtc train` with configs/local.py as it is, or with the config that the gate names;
-only environment, budget and mode differ between gates. Runs, results and curves lie under --workdir, one
-directory a gate and seed; a command that was interrupted goes on where it stopped when it is given
-again. With --results they lie one folder deeper, named by the hash of the code.
+only environment, budget and mode differ between gates. Runs, results and curves lie under
+--workdir, one directory a gate and seed; a command that was interrupted goes on where it stopped
+when it is given again. With --results they lie one folder deeper, named by the hash of the code.
 """
 
 import argparse
