@@ -26,13 +26,14 @@ def start(workdir, *args, config=TINY, env=None, is_relative=False, limit=0, **p
     command += [f"--config={config}"] if config else []
     whole = os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)} | (env or {})
 
-    def confine():
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+    def prepare():
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell's background jobs ignore it
+        if limit:
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 
     with Path(f"{workdir}.log").open("a") as log:
-        how = {"stdout": log, "stderr": subprocess.STDOUT}
-        how |= {"preexec_fn": confine} if limit else {}
+        how = {"stdout": log, "stderr": subprocess.STDOUT, "preexec_fn": prepare}
         return subprocess.Popen(command, cwd=home, env=whole, **(how | popen))
 
 
