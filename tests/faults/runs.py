@@ -26,14 +26,15 @@ def start(workdir, *args, config=TINY, env=None, is_relative=False, limit=0, **p
     command += [f"--config={config}"] if config else []
     whole = os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)} | (env or {})
 
-    def prepare():
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell's background jobs ignore it
-        if limit:
-            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+    def confine():
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as a shell's background jobs have it
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     with Path(f"{workdir}.log").open("a") as log:
-        how = {"stdout": log, "stderr": subprocess.STDOUT, "preexec_fn": prepare}
+        how = {"stdout": log, "stderr": subprocess.STDOUT}
+        how |= {"preexec_fn": confine} if limit else {}
         return subprocess.Popen(command, cwd=home, env=whole, **(how | popen))
 
 
