@@ -69,8 +69,9 @@ def test_the_example_environment_pays_at_its_end():
 
 
 @pytest.mark.slow
-def test_the_agent_trains_on_the_example_environment():
-    names_of("docs/guides/environment.md")  # puts it into the catalog
+def test_the_agent_trains_on_the_example_environment(monkeypatch):
+    corridor = names_of("docs/guides/environment.md")["corridor"]
+    monkeypatch.setitem(catalog.ENVIRONMENTS, "corridor", corridor)
     program = program_on.__wrapped__((1, 1), env__name="corridor")
     _, info = program.train(program.init(jnp.uint32(0)), jnp.int32(3))
     assert all(np.isfinite(x) for x in info.mean.values())
