@@ -47,6 +47,8 @@ def watch(argv: list[str], home: Path, columns: int = 80, interrupt: int = 0) ->
     environ |= {"XDG_CACHE_HOME": str(home / "cache")}
     for name in ("JAX_ENABLE_COMPILATION_CACHE", "XLA_FLAGS"):  # what tests set for themselves
         environ.pop(name, None)
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as a shell's background jobs have it
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     begin, before = time.monotonic(), os.times()
     run = subprocess.Popen(argv, cwd=home, stdin=theirs, stdout=theirs, stderr=theirs, env=environ)
     os.close(theirs)
