@@ -48,6 +48,14 @@ def start_group(num, *workdirs, flags=(), **how):
     return [start(run, *flags, f"--process_id={i}", **how) for i, run in enumerate(places)]
 
 
+def settle(workdir, seconds=0.5):
+    """Waits until the filter of a run's output, which may outlive the run, writes no more."""
+    path, size = Path(f"{workdir}.log"), -1
+    while size != (now := path.stat().st_size):
+        size = now
+        time.sleep(seconds)
+
+
 def output(workdir):
     """All that runs in this directory have printed."""
     return Path(f"{workdir}.log").read_text()
@@ -59,6 +67,7 @@ def finish(process, workdir, *statuses, seconds=600, is_clean=True):
     `is_clean`: False after the death of a host, where a collective of another has failed.
     """
     found = process.wait(seconds)
+    settle(workdir)
     wanted = statuses or (0,)
     assert found in wanted, f"{found} instead of {wanted}\n{output(workdir)[-3000:]}"
     assert not is_clean or "Traceback" not in output(workdir), output(workdir)[-3000:]

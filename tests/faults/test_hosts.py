@@ -5,7 +5,17 @@ import time
 
 import pytest
 
-from tests.faults.runs import ENDLESS, finish, losses, output, start, start_group, trained, wait_for
+from tests.faults.runs import (
+    ENDLESS,
+    finish,
+    losses,
+    output,
+    settle,
+    start,
+    start_group,
+    trained,
+    wait_for,
+)
 
 pytestmark = [pytest.mark.faults, pytest.mark.multiprocess]
 
@@ -24,6 +34,7 @@ def test_a_host_that_dies_or_stops_ends_all_and_is_named_last(tmp_path, victim, 
         for process in both:
             process.kill()
             process.wait()
+    settle(run)
     last = output(run).splitlines()[-1]
     assert last.startswith(f"All processes end with status 69: Process {victim} on "), output(run)
     assert "most recent call first" in output(run), "all stacks are printed"
