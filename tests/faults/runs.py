@@ -48,11 +48,13 @@ def start_group(num, *workdirs, flags=(), **how):
     return [start(run, *flags, f"--process_id={i}", **how) for i, run in enumerate(places)]
 
 
-def settle(workdir, seconds=0.5):
-    """Waits until the filter of a run's output, which may outlive the run, writes no more."""
+def settle(workdir, seconds=0.3, times=10):
+    """Waits a while for the filter of a run's output, which may outlive the run."""
     path, size = Path(f"{workdir}.log"), -1
-    while size != (now := path.stat().st_size):
-        size = now
+    for _ in range(times):
+        before, size = size, path.stat().st_size
+        if size == before:
+            return
         time.sleep(seconds)
 
 
