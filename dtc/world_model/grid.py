@@ -15,7 +15,6 @@ import dataclasses
 from collections.abc import Mapping
 
 import flax.linen as nn
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -26,6 +25,7 @@ from dtc.core.nets import (
     Decoder,
     Dense,
     Encoder,
+    Head,
     NormAct,
     Precision,
 )
@@ -33,7 +33,7 @@ from dtc.core.numerics import accum
 from dtc.core.types import Array, EnvSpec
 from dtc.world_model import rssm
 from dtc.world_model.latent import Cells, Feature, split_classes
-from dtc.world_model.rssm import CODE_SCALE, MASK, Trunk
+from dtc.world_model.rssm import CODE_SCALE, MASK, Trunk, bounded, gru
 
 Shapes = tuple[tuple[str, tuple[int, ...]], ...]  # (name, unbatched shape) of encoded leaves
 GRID = 3  # the rank of an encoded grid: [height, width, channels]
@@ -61,28 +61,6 @@ def make_trunk(cfg: RSSMConfig, spec: EnvSpec, precision: Precision) -> Trunk:
     return GridTrunk(wide, **{name: getattr(plain, name) for name in kept}, cells=cells)
 
 
-def gru(gates: Array, before: Array) -> Array:
-    """The state after one step, as in rssm.Core."""
-    reset, candidate, update = jnp.split(gates, 3, -1)
-    update = nn.sigmoid(update - 1.0)
-    return update * jnp.tanh(nn.sigmoid(reset) * candidate) + (1.0 - update) * accum(before)
-
-
-class Layers(nn.Module):
-    """x [..., I] -> [..., outputs]: `layers` hidden layers of `units`, then logits."""
-
-    layers: int
-    units: int
-    outputs: int
-    precision: Precision
-    scale: float = 1.0
-
-    @nn.compact
-    def __call__(self, x: Array) -> Array:
-        x = MLP(self.layers, self.units, self.precision)(x)
-        return Dense(self.outputs, self.precision, self.scale, logits=True)(x)
-
-
 class GridCore(nn.Module):
     """(h, flat z, embedded a) -> next h."""
 
@@ -100,14 +78,14 @@ class GridCore(nn.Module):
         self.cells_in = MLP(1, c.hidden, p)
         self.mix = MLP(1, self.width, p)
         self.gates = Dense(3 * self.width, p, logits=True)
-        self.to_cells = Layers(1, c.hidden, c.depth, p)
+        self.to_cells = Head(1, c.hidden, c.depth, 1.0, p)
         self.conv = Dense(c.depth, p, logits=True)
         self.cell_mix = NormAct(p)
         self.cell_gates = Dense(3 * units, p, logits=True)
 
     def embed_action(self, action: Array) -> Array:
         """[..., A] one-hot or in [-1, 1] -> [..., hidden]."""
-        return self.action_in(action / jnp.maximum(1.0, jnp.abs(jax.lax.stop_gradient(action))))
+        return self.action_in(bounded(action))
 
     def __call__(self, deter: Array, stoch: Array, action: Array) -> Array:
         feature = Feature(deter, split_classes(stoch, self.cfg.classes))
@@ -132,8 +110,9 @@ class GridPrior(nn.Module):
 
     def setup(self) -> None:
         c, p = self.cfg, self.precision
-        self.of_cell = Layers(1, c.depth, c.classes, p)
-        self.of_rest = Layers(c.prior_layers, c.hidden, (c.groups - self.cells.num) * c.classes, p)
+        self.of_cell = Head(1, c.depth, c.classes, 1.0, p)
+        rest = (c.groups - self.cells.num) * c.classes
+        self.of_rest = Head(c.prior_layers, c.hidden, rest, 1.0, p)
 
     def __call__(self, deter: Array) -> Array:
         cells, state = self.cells.split_deter(deter)
@@ -151,8 +130,8 @@ class GridPosterior(nn.Module):
     def setup(self) -> None:
         c, p = self.cfg, self.precision
         rest = (c.groups - self.cells.num) * c.classes
-        self.of_cell = Layers(1, c.depth, c.classes, p, CODE_SCALE)
-        self.of_rest = Layers(1, c.hidden, rest, p, CODE_SCALE)
+        self.of_cell = Head(1, c.depth, c.classes, CODE_SCALE, p)
+        self.of_rest = Head(1, c.hidden, rest, CODE_SCALE, p)
 
     def embed_tokens(self, tokens: Array) -> Array:
         """The tokens themselves."""
@@ -206,7 +185,7 @@ class GridDecoder(nn.Module):
         cells, codes, _, _ = self.cells.split(feature)
         channels = [shape[-1] for _, shape in self.grids]
         x = jnp.concatenate([cells, codes.astype(cells.dtype)], -1)
-        x = Layers(1, c.depth, sum(channels), p)(x)
+        x = Head(1, c.depth, sum(channels), 1.0, p)(x)
         parts = jnp.split(x, np.cumsum(channels)[:-1], -1)
         out = Decoder(c.decoder_layers, c.units, self.others, p)(feature.joined)
         for (name, shape), part in zip(self.grids, parts, strict=True):

@@ -46,11 +46,24 @@ MASK = "action_mask"  # its name among the trunk's inputs
 HEAD_LAYERS = 1  # hidden layers of the reward, continue and mask heads
 
 
-class Core(nn.Module):
-    """(h, z, embedded a) -> next h [..., D]: a block-diagonal GRU.
+def bounded(action: Array) -> Array:
+    """An action [..., A] with every entry scaled into [-1, 1]."""
+    return action / jnp.maximum(1.0, jnp.abs(lax.stop_gradient(action)))
 
-    u, r, c = gates(x);  h' = sigma(u - 1) tanh(sigma(r) c) + (1 - sigma(u - 1)) h, in float32.
+
+def gru(gates: Array, before: Array) -> Array:
+    """The state after one step, from gates [..., 3D] and the state before [..., D], in float32.
+
+    r, c, u = gates;  h' = sigma(u - 1) tanh(sigma(r) c) + (1 - sigma(u - 1)) h
     """
+    reset, candidate, update = jnp.split(gates, 3, -1)
+    update = nn.sigmoid(update - 1.0)
+    candidate = jnp.tanh(nn.sigmoid(reset) * candidate)
+    return update * candidate + (1.0 - update) * accum(before)
+
+
+class Core(nn.Module):
+    """(h, z, embedded a) -> next h [..., D]: a block-diagonal GRU."""
 
     cfg: RSSMConfig
     precision: Precision
@@ -70,15 +83,12 @@ class Core(nn.Module):
 
     def embed_action(self, action: Array) -> Array:
         """[..., A] one-hot or in [-1, 1] -> [..., hidden]."""
-        return self.action_in(action / jnp.maximum(1.0, jnp.abs(lax.stop_gradient(action))))
+        return self.action_in(bounded(action))
 
     def __call__(self, deter: Array, stoch: Array, action: Array) -> Array:
         inputs = [self.deter_in(deter), self.stoch_in(stoch), action]
         x = self.from_deter(deter) + self.from_inputs(jnp.concatenate(inputs, -1))
-        reset, candidate, update = jnp.split(self.gates(self.mix(x)), 3, -1)
-        update = nn.sigmoid(update - 1.0)
-        candidate = jnp.tanh(nn.sigmoid(reset) * candidate)
-        return update * candidate + (1.0 - update) * accum(deter)
+        return gru(self.gates(self.mix(x)), deter)
 
 
 class Prior(nn.Module):
