@@ -2,19 +2,18 @@
 
 import ast
 import difflib
-import importlib.util
+import importlib
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 from dtc.config import own
+from dtc.envs import installed
 
 # In the catalog; each may be followed by arguments after a slash where FAMILIES lists it.
 NAMES = ("feeder", "feeder_ego", "chain", "bandit", "keydoor", "noisytv", "deepsea", "hack")
 DEEPSEA_SIZES = range(2, 101)
 HACK_VARIANTS = ("6", "unmasked")  # the one board there is, and the game without its mask
 SUITES = ("jumanji", "brax", "craftax", "navix", "xminigrid", "playground")
-MISSING = "gymnax is not installed. Use pip install 'dtc[gymnax]', in a clone '.[gymnax]'."
 
 
 def full(name: str) -> str:
@@ -46,16 +45,9 @@ def full(name: str) -> str:
 
 
 def installed_ids() -> list[str]:
-    """The ids of the installed gymnax: the longest list in its registration.py.
-
-    The file is parsed instead of imported. The import takes seconds and, in gymnax 1.0, creates an
-    array, which fixes the devices before the command line has chosen them.
-    """
-    package = importlib.util.find_spec("gymnax")
-    if package is None or not package.submodule_search_locations:
-        raise ValueError(MISSING)
-    path = Path(package.submodule_search_locations[0]) / "registration.py"
-    lists = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.List)]
+    """The ids of the installed gymnax: the longest list in its registration.py."""
+    tree = ast.parse((installed.folder("gymnax", "gymnax") / "registration.py").read_text())
+    lists = [node for node in ast.walk(tree) if isinstance(node, ast.List)]
     return ast.literal_eval(max(lists, key=lambda node: len(node.elts)))
 
 

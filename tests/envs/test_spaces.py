@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from dtc.core.types import ArraySpec
-from dtc.envs import catalog
+from dtc.envs import catalog, installed
 from dtc.envs.adapters import craftax, playground, spaces, suite
 
 BYTE, FLOAT, FLAG = jnp.uint8, jnp.float32, jnp.bool_
@@ -86,8 +86,8 @@ def test_names_are_read_from_source(tmp_path):
     path.write_text(
         'register(id="A-v0", x=1)\nregister("B-v1", f)\n_envs = {"a": f, "b": g}\nother("C")'
     )
-    assert suite.arguments(path, "register") == ["A-v0", "B-v1"]
-    assert suite.keys(path, "_envs") == ["a", "b"] and suite.keys(path, "_cfgs") == []
+    assert installed.arguments(path, "register") == ["A-v0", "B-v1"]
+    assert installed.keys(path, "_envs") == ["a", "b"] and installed.keys(path, "_cfgs") == []
 
 
 SUITES = ["gymnax", "jumanji", "brax", "craftax", "navix", "xminigrid", "playground"]

@@ -18,6 +18,7 @@ import jax
 import numpy as np
 
 from dtc.core.types import Array, Environment, PyTree
+from dtc.envs import installed
 from dtc.envs.adapters import spaces, suite
 from dtc.envs.adapters.suite import Game, Shown
 
@@ -29,7 +30,7 @@ MAX_STEPS = 1000  # brax.envs.create: episode_length
 def find(env_id: str) -> Callable[..., Environment]:
     """The function that makes brax's environment; finding it creates no JAX array."""
     name, colon, backend = env_id.partition(":")
-    suite.choose(name, installed_ids(), "brax")
+    installed.choose(name, installed_ids(), "brax")
     if colon and backend not in BACKENDS:
         raise ValueError(f"backend={backend} is not one of brax. Use {', '.join(BACKENDS)}.")
     return partial(adapt, env_id)
@@ -37,7 +38,7 @@ def find(env_id: str) -> Callable[..., Environment]:
 
 def installed_ids() -> list[str]:
     """The names of the installed brax's environments."""
-    return suite.keys(suite.folder(*PLACE) / "envs" / "__init__.py", "_envs")
+    return installed.keys(installed.folder(*PLACE) / "envs" / "__init__.py", "_envs")
 
 
 def adapt(env_id: str) -> Environment:

@@ -26,6 +26,7 @@ import jax
 import jax.numpy as jnp
 
 from dtc.core.types import Array, Environment, PyTree
+from dtc.envs import installed
 from dtc.envs.adapters import spaces, suite
 from dtc.envs.adapters.suite import Game, Shown
 
@@ -54,8 +55,8 @@ VARIANTS = {
 
 def find(env_id: str) -> Callable[..., Environment]:
     """The function that makes the environment; finding it creates no JAX array."""
-    suite.choose(env_id, VARIANTS, "craftax")
-    suite.folder(*PLACE)
+    installed.choose(env_id, VARIANTS, "craftax")
+    installed.folder(*PLACE)
     return partial(adapt, env_id)
 
 

@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dtc.core.types import Array, Environment, PyTree
+from dtc.envs import installed
 from dtc.envs.adapters import spaces, suite
 from dtc.envs.adapters.spaces import Part
 from dtc.envs.adapters.suite import Game, Shown
@@ -33,13 +34,13 @@ MAX_ACTIONS = 4096  # more joint actions are refused
 
 def find(env_id: str) -> Callable[..., Environment]:
     """The function that makes jumanji's `env_id`; finding it creates no JAX array."""
-    suite.choose(env_id, installed_ids(), "jumanji")
+    installed.choose(env_id, installed_ids(), "jumanji")
     return partial(adapt, env_id)
 
 
 def installed_ids() -> list[str]:
     """The ids of the installed jumanji."""
-    return suite.arguments(suite.folder(*PLACE) / "__init__.py", "register")
+    return installed.arguments(installed.folder(*PLACE) / "__init__.py", "register")
 
 
 def adapt(env_id: str) -> Environment:

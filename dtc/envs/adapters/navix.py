@@ -16,6 +16,7 @@ from functools import partial
 import jax
 
 from dtc.core.types import Array, Environment, PyTree
+from dtc.envs import installed
 from dtc.envs.adapters import spaces, suite
 from dtc.envs.adapters.suite import Game, Shown
 
@@ -26,14 +27,14 @@ TRUNCATION, TERMINATION = 1, 2  # values of navix's step_type
 
 def find(env_id: str) -> Callable[..., Environment]:
     """The function that makes navix's `env_id`; finding it creates no JAX array."""
-    suite.choose(env_id, installed_ids(), "navix")
+    installed.choose(env_id, installed_ids(), "navix")
     return partial(adapt, env_id)
 
 
 def installed_ids() -> list[str]:
     """The ids of the installed navix."""
-    files = sorted((suite.folder(*PLACE) / "environments").glob("*.py"))
-    return [env_id for path in files for env_id in suite.arguments(path, "register_env")]
+    files = sorted((installed.folder(*PLACE) / "environments").glob("*.py"))
+    return [env_id for path in files for env_id in installed.arguments(path, "register_env")]
 
 
 def adapt(env_id: str) -> Environment:

@@ -16,6 +16,7 @@ from functools import partial
 import numpy as np
 
 from dtc.core.types import Environment
+from dtc.envs import installed
 from dtc.envs.adapters import suite
 from dtc.envs.adapters.brax import physics
 
@@ -32,7 +33,7 @@ def find(env_id: str) -> Callable[..., Environment]:
                 "loaded, which dtc does not do. Use one of its DeepMind Control Suite, e.g. "
                 "playground/CartpoleBalance."
             )
-    suite.choose(env_id, installed_ids(), "playground")
+    installed.choose(env_id, installed_ids(), "playground")
     return partial(adapt, env_id)
 
 
@@ -42,7 +43,7 @@ def installed_ids() -> list[str]:
 
 
 def _names(kind: str) -> list[str]:
-    return suite.keys(suite.folder(*PLACE) / "_src" / kind / "__init__.py", "_envs")
+    return installed.keys(installed.folder(*PLACE) / "_src" / kind / "__init__.py", "_envs")
 
 
 def adapt(env_id: str) -> Environment:

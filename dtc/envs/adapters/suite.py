@@ -1,18 +1,14 @@
-"""What the adapters of foreign suites share: names without an import, and the environment itself.
+"""What the adapters of foreign suites share.
 
 An adapter says how a suite begins and advances a game. This module counts the steps, cuts the
 episode at its limit, fixes all dtypes to 32 bits, and lets the foreign functions run inside the
 mesh program.
 """
 
-import ast
 import contextlib
-import difflib
 import importlib
-import importlib.util
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -21,6 +17,7 @@ import numpy as np
 
 from dtc.core.foreign import varying
 from dtc.core.types import Array, ArraySpec, Environment, EnvSpec, Key, PyTree, TimeStep
+from dtc.envs import installed
 from dtc.envs.adapters import spaces
 from dtc.envs.adapters.spaces import Part
 
@@ -56,27 +53,6 @@ class Game(NamedTuple):
     is_task: bool = False  # the limit is part of the task: reaching it is a termination
 
 
-# Names, without importing the suite: imports take seconds and may create arrays, which fixes the
-# devices before the command line has chosen them.
-
-
-def folder(package: str, extra: str) -> Path:
-    """The folder of an installed package.
-
-    Raises:
-      ValueError: it is not installed.
-    """
-    found = importlib.util.find_spec(package)
-    if found is None or not found.submodule_search_locations:
-        raise ValueError(missing(package, extra))
-    return Path(found.submodule_search_locations[0])
-
-
-def missing(package: str, extra: str) -> str:
-    """What to install."""
-    return f"{package} is not installed. Use pip install 'dtc[{extra}]', in a clone '.[{extra}]'."
-
-
 def load(module: str, package: str, extra: str) -> Any:
     """A module of a suite, imported.
 
@@ -87,40 +63,7 @@ def load(module: str, package: str, extra: str) -> Any:
         with as_written():
             return importlib.import_module(module)
     except ImportError as error:
-        raise ValueError(missing(package, extra)) from error
-
-
-def choose(name: str, known: Iterable[str], family: str) -> None:
-    """Raises a ValueError with the nearest name if `name` is not a known one."""
-    known = list(known)
-    if name in known:
-        return
-    close = difflib.get_close_matches(name, known, 1)
-    hint = f"did you mean {family}/{close[0]}?" if close else f"it has {', '.join(known)}."
-    raise ValueError(f"not an environment of {family}; {hint}")
-
-
-def arguments(path: Path, function: str) -> list[str]:
-    """First arguments, or `id`, of all calls of `function` in a file."""
-    found = []
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Call) and getattr(node.func, "id", None) == function:
-            texts = [*node.args[:1], *(k.value for k in node.keywords if k.arg == "id")]
-            found += [str(x.value) for x in texts if isinstance(x, ast.Constant)]
-    return found
-
-
-def keys(path: Path, name: str) -> list[str]:
-    """Keys of the dict called `name` in a file."""
-    for node in ast.parse(path.read_text()).body:
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict):
-            [target, *_] = node.targets
-            if getattr(target, "id", None) == name:
-                return [str(key.value) for key in node.value.keys if isinstance(key, ast.Constant)]
-    return []
-
-
-# The environment.
+        raise ValueError(installed.missing(package, extra)) from error
 
 
 @contextlib.contextmanager

@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any
 
 from dtc.core.types import Array, Environment, PyTree
+from dtc.envs import installed
 from dtc.envs.adapters import spaces, suite
 from dtc.envs.adapters.suite import Game, Shown
 
@@ -25,13 +26,13 @@ SIZES = (13, 12)  # tiles, colours
 
 def find(env_id: str) -> Callable[..., Environment]:
     """The function that makes xminigrid's `env_id`; finding it creates no JAX array."""
-    suite.choose(env_id, installed_ids(), "xminigrid")
+    installed.choose(env_id, installed_ids(), "xminigrid")
     return partial(adapt, env_id)
 
 
 def installed_ids() -> list[str]:
     """The ids of the installed xminigrid."""
-    return suite.arguments(suite.folder(*PLACE) / "__init__.py", "register")
+    return installed.arguments(installed.folder(*PLACE) / "__init__.py", "register")
 
 
 def adapt(env_id: str) -> Environment:
