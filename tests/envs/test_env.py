@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from jax import lax
 
-from dtc.core.types import TimeStep
 from dtc.envs import catalog
 from dtc.envs.chain import ChainState
+from tests.envs.contract import shapes, traced
 
 ENVS = {name: catalog.make(name) for name in catalog.ENVIRONMENTS} | {
     "chain, terminates": catalog.make("chain", length=7, terminates=True),
@@ -67,32 +67,14 @@ def is_compact(env):
     return not any(jnp.issubdtype(x.dtype, jnp.floating) for x in env.spec.obs.values())
 
 
-def shapes(tree):
-    return jax.tree.map(lambda x: (x.shape, jnp.dtype(x.dtype)), tree)
-
-
 close = functools.partial(np.testing.assert_allclose, rtol=4 * np.finfo(np.float32).eps)
 
 
 @every_environment
 @pytest.mark.parametrize("x64", [False, True])
 def test_reset_and_step_match_the_spec_at_any_default_precision(name, x64):
-    env = ENVS[name]
-    spec = env.spec
-    with jax.enable_x64(x64):
-        key, action = jax.random.key(0), spec.action.zeros()
-        start = jax.eval_shape(env.reset, key, env.params)
-        after = jax.eval_shape(env.step, key, start[0], action, env.params)
-        encoded = jax.eval_shape(spec.encode, start[1].obs)
-    assert jax.tree.structure(start) == jax.tree.structure(after)
+    start, after, encoded = traced(ENVS[name], x64)
     assert shapes(start) == shapes(after)
-    shown = start[1]
-    assert shapes(shown.obs) == shapes(dict(spec.obs))
-    mask = ((spec.action.num_classes,), jnp.dtype(bool)) if spec.has_action_mask else None
-    num, flag = ((), jnp.dtype(jnp.float32)), ((), jnp.dtype(bool))
-    cost = ((spec.num_costs,), jnp.dtype(jnp.float32))
-    info = {key: num for key in shown.info}
-    assert shapes(shown) == TimeStep(shapes(shown.obs), num, flag, flag, flag, cost, mask, info)
     assert all(x.ndim >= 1 and jnp.issubdtype(x.dtype, jnp.floating) for x in encoded.values())
 
 
