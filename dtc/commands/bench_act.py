@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from dtc.commands.arguments import at_least
 from dtc.commands.timing import Figures
 from dtc.config.settings import Config
 from dtc.core.types import PyTree
@@ -26,8 +27,12 @@ def add_act(commands: Any) -> argparse.ArgumentParser:
         "dtc train (default --config=local).",
         allow_abbrev=False,
     )
-    parser.add_argument("--batch", type=int, default=1, help="observations a call (default 1)")
-    parser.add_argument("--repeats", type=int, default=300, help="calls timed (default 300)")
+    parser.add_argument(
+        "--batch", type=at_least(1), default=1, help="observations a call (default 1)"
+    )
+    parser.add_argument(
+        "--repeats", type=at_least(1), default=300, help="calls timed (default 300)"
+    )
     parser.set_defaults(measure=act)
     return parser
 

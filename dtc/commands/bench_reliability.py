@@ -21,6 +21,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from dtc.commands.arguments import at_least
 from dtc.commands.timing import Figures
 from dtc.config.settings import MeshConfig
 from dtc.core import mesh
@@ -51,9 +52,13 @@ def add_reliability(commands: Any) -> argparse.ArgumentParser:
     )
     parser.add_argument("--parts", default=",".join(LIMITS), help="default: guard,checkpoints,...")
     parser.add_argument("--config", default="local", help="config of all but restart")
-    parser.add_argument("--pairs", type=int, default=30, help="of calls: guard (default 30)")
-    parser.add_argument("--updates", type=int, default=8, help="in a call: guard (default 8)")
-    parser.add_argument("--repeats", type=int, default=3, help="of all others (default 3)")
+    parser.add_argument(
+        "--pairs", type=at_least(1), default=30, help="of calls: guard (default 30)"
+    )
+    parser.add_argument(
+        "--updates", type=at_least(1), default=8, help="in a call: guard (default 8)"
+    )
+    parser.add_argument("--repeats", type=at_least(1), default=3, help="of all others (default 3)")
     parser.set_defaults(measure=reliability)
     return parser
 
