@@ -48,7 +48,7 @@ def machine_of(cfg):
         return program.make_machine(cfg, program.precision(cfg, "tpu"))
 
 
-def scaled(guest, shape, per_device=2):
+def scaled(guest, shape, per_device=2, **changes):
     """The config of a guest in which every device has equally much, whatever the mesh."""
     num = per_device * shape[0] * shape[1]
     sizes = {"env__num_envs": num, "run__eval_episodes": num}
@@ -58,7 +58,7 @@ def scaled(guest, shape, per_device=2):
             sizes["replay__batch"] = num
         if cfg.reads("dream"):
             sizes["dream__starts"] = num
-        return config_of(guest, shape, **sizes)
+        return config_of(guest, shape, **sizes, **changes)
 
 
 def carrier_on(machine, on) -> Carrier:

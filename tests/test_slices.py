@@ -14,7 +14,7 @@ from tests.abstract import abstract_mesh, census, machine_of, placed, scaled, tr
 pytestmark = pytest.mark.redlines
 
 FILE = "slices.json"
-MESHES = {  # as the configs choose them: the axis `ensemble` has two devices from v4-16 on
+MESHES = {  # both axes are in use from v4-16 on
     name: (4, 1) if name == "v4-8" else (SLICES[name].devices // 2, 2)
     for name in SLICES
     if name.startswith("v4-")

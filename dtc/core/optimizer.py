@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import optax
 
 from dtc.config.sections import OptimizerConfig
+from dtc.core import slices
 from dtc.core.numerics import l2_norm
 from dtc.core.types import Array, PyTree
 
@@ -48,6 +49,19 @@ def clip_by_parameter_norm(clip: float, floor: float) -> optax.GradientTransform
     return optax.stateless(lambda grads, params: jax.tree.map(one, grads, params))
 
 
+def by_slices(tx: optax.GradientTransformation) -> optax.GradientTransformation:
+    """An element-wise `tx` whose state holds this device's slices alone (dtc/core/slices.py)."""
+
+    def init(params: PyTree) -> PyTree:
+        return tx.init(slices.own(params))
+
+    def update(grads: PyTree, state: PyTree, params: PyTree = None) -> tuple[PyTree, PyTree]:
+        updates, state = tx.update(slices.own(grads), state)
+        return slices.whole(updates, grads), state
+
+    return optax.GradientTransformation(init, update)
+
+
 def make(
     lr: float, cfg: OptimizerConfig, warmup: int | None = None, decay: int = 0
 ) -> optax.GradientTransformation:
@@ -67,12 +81,13 @@ def make(
         fall = jnp.sqrt(jnp.minimum(1.0, decay / n)) if decay else 1.0
         return lr * jnp.minimum(1.0, n / warmup) * fall
 
-    return optax.chain(
-        clip_by_parameter_norm(AGC, AGC_FLOOR),
+    laprop = (
         optax.scale_by_rms(BETA2, EPS, bias_correction=True),
         optax.ema(BETA1, debias=True),
         optax.scale_by_learning_rate(rate),
     )
+    rest = (by_slices(optax.chain(*laprop)),) if cfg.split else laprop
+    return optax.chain(clip_by_parameter_norm(AGC, AGC_FLOOR), *rest)
 
 
 def make_behaviour(cfg: OptimizerConfig) -> optax.GradientTransformation:

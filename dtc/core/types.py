@@ -97,6 +97,7 @@ class EnvSpec:
     num_costs: int = 0
     map: GridMap | None = None  # set for grid tasks
     planes: tuple[str, ...] = ()  # encoded leaves whose features lie in [0, 1]
+    achievements: tuple[str, ...] = ()  # infos x_fraction whose rates evaluation puts into a score
     # figures: names of the classes of one-hot grids by leaf, `empty` and `outside` drawn pale; and
     # (row, column) of the agent in each of these grids
     classes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -142,6 +143,8 @@ class Environment(NamedTuple):
     """One unbatched, pure environment without auto-reset.
 
     ``scripted`` maps (key, state, params) to an action: a hand-written reference policy, or None.
+    ``host`` is set for environments that are no JAX programs: (number, auto-reset mode) gives as
+    many, with ``reset(seed)`` and ``step(actions)``. ``reset`` then tells shapes only.
     """
 
     spec: EnvSpec
@@ -149,6 +152,7 @@ class Environment(NamedTuple):
     reset: Callable[[Key, PyTree], tuple[PyTree, TimeStep]]
     step: Callable[[Key, PyTree, Array, PyTree], tuple[PyTree, TimeStep]]
     scripted: Callable[[Key, PyTree, PyTree], Array] | None = None
+    host: Callable[[int, str], Any] | None = None
 
 
 class Row(NamedTuple):

@@ -34,7 +34,7 @@ class Carrier(NamedTuple):
     update: Array  # [] int32, number of updates so far
     skipped: Array  # [] int32, latest updates in a row whose result was not finite
     learner: PyTree
-    acting: PyTree | None  # None if the machine runs no environments
+    acting: PyTree | None  # None if the program steps no environments
     episodes: Episodes | None  # likewise
     replay: Ring | None  # None if the algorithm stores no rows
 
@@ -52,6 +52,11 @@ class Machine:
     has_latents: bool  # whether the ring stores the algorithm's latents
     algorithm: Algorithm
     latent_every: int = 1  # n: the ring stores the latents of every n-th slot
+
+    @property
+    def runs(self) -> bool:
+        """Whether the program steps the environments: not if there are none, or the host does."""
+        return self.collect_steps > 0 and self.env.host is None
 
     @cached_property
     def layout(self) -> Layout | None:
@@ -111,7 +116,7 @@ def specs(machine: Machine) -> Carrier:
     """The PartitionSpecs of the carrier, as prefixes of its subtrees."""
     same: Any = mesh.REPLICATED
     sharded: Any = mesh.SHARDED
-    runs, layout = machine.collect_steps > 0, machine.layout
+    runs, layout = machine.runs, machine.layout
     return Carrier(
         root=same,
         update=same,

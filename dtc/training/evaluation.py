@@ -11,12 +11,16 @@ from jax.sharding import Mesh
 from dtc.core import distributions as dist
 from dtc.core import mesh
 from dtc.core.keys import mesh_keys
-from dtc.core.types import Array, Key, Purpose, PyTree, Row, TimeStep
+from dtc.core.types import Array, EnvSpec, Key, Purpose, PyTree, Row, TimeStep
 from dtc.envs import vector
 from dtc.training import acting
 from dtc.training.acting import EVALUATE, Players
 from dtc.training.algorithm import ActFn
 from dtc.training.carrier import Machine
+
+SCORE = "score"  # of achievements
+CALLS = 2**31  # of an environment whose numbers fit in a counter
+TURN = 2**29  # folded into the root with how often evaluations have used these up
 
 
 class Outcome(NamedTuple):
@@ -38,21 +42,45 @@ class Trace(NamedTuple):
     outcome: Outcome
 
 
+class Hosted(NamedTuple):
+    """Episodes of an evaluation that were played on the host."""
+
+    number: Array  # [] int32, of the evaluation in the run
+    trace: Trace  # of all environments
+
+
+Index = Array | Hosted  # the number of an evaluation in the run, or the episodes played for it
+
+
 def outcome(alive_N: Array, after: TimeStep) -> Outcome:
     """The Outcome of one step; `alive_N`: the episode was not over before it."""
     return Outcome(jnp.where(alive_N, after.reward, 0.0), alive_N, dict(after.info))
 
 
-def run_episode(
-    root: Key, learner: PyTree, act_fn: ActFn, ids: Array, index: Array, machine: Machine
-) -> Trace:
-    """An episode in each of the fresh environments `ids`, frozen once they end.
+def first_call(root: Key, index: Array, max_steps: int) -> tuple[Key, Array]:
+    """The root of an evaluation, and the number of the call that resets its environments.
 
-    `index` is the number of this evaluation in the run.
+    Each evaluation has its own range of call numbers, so that no draw is repeated. Where the 32
+    bits of these are used up, the root is another one.
+
+    Args:
+      index: [] int32, number of this evaluation in the run.
     """
+    each = max_steps + 1
+    turn, place = jnp.divmod(index, CALLS // each)
+    later = jax.random.fold_in(root, TURN + turn)
+    return jnp.where(turn > 0, later, root), place * each
+
+
+def run_episode(
+    root: Key, learner: PyTree, act_fn: ActFn, ids: Array, index: Index, machine: Machine
+) -> Trace:
+    """An episode in each of the fresh environments `ids`, frozen once they end."""
+    if isinstance(index, Hosted):
+        return mesh.vary(index.trace)
     max_steps = machine.env.spec.max_steps
-    # Each evaluation has its own range of call numbers, so that no draw is repeated.
-    players = acting.start(root, ids, machine, EVALUATE, calls=index * (max_steps + 1))
+    root, call = first_call(root, index, max_steps)
+    players = acting.start(root, ids, machine, EVALUATE, calls=call)
 
     def body(players: Players, _: None) -> tuple[Players, Trace]:
         alive = ~players.episodes.timestep.last
@@ -71,20 +99,27 @@ def reference_fn(
     if kind == "scripted":
         assert env.scripted is not None
         return jax.vmap(env.scripted, (0, 0, None))(keys, state.env, env.params)
-    if env.spec.action.num_classes is not None:
+    return acting.env_action(random_action(keys, timestep, env.spec), env)
+
+
+def random_action(keys: Key, timestep: TimeStep, spec: EnvSpec) -> Array:
+    """A uniformly drawn action for each environment, in a policy's units."""
+    if spec.action.num_classes is not None:
         uniform = jax.vmap(jax.random.uniform)(keys)
-        logits = jnp.zeros((keys.shape[0], env.spec.action.num_classes))
+        logits = jnp.zeros((keys.shape[0], spec.action.num_classes))
         log_p = dist.masked_log_probs(logits, timestep.action_mask, 0.0)
         return dist.sample_categorical(uniform, log_p).astype(jnp.int32)
-    shape = env.spec.action.shape
-    action = jax.vmap(lambda k: jax.random.uniform(k, shape, minval=-1.0))(keys)
-    return acting.env_action(action, env)
+    shape = spec.action.shape
+    return jax.vmap(lambda k: jax.random.uniform(k, shape, minval=-1.0))(keys)
 
 
-def reference_episodes(root: Key, kind: str, ids: Array, index: Array, machine: Machine) -> Outcome:
+def reference_episodes(root: Key, kind: str, ids: Array, index: Index, machine: Machine) -> Outcome:
     """Episodes of a reference policy."""
+    if isinstance(index, Hosted):
+        return mesh.vary(index.trace.outcome)
     env, config, max_steps = machine.env, EVALUATE.vector, machine.env.spec.max_steps
-    state, timestep = vector.reset(root, ids, env, config, calls=index * (max_steps + 1))
+    root, call = first_call(root, index, max_steps)
+    state, timestep = vector.reset(root, ids, env, config, calls=call)
     carry = mesh.vary((state, timestep))
 
     def body(carry: tuple, _: None) -> tuple[tuple, Outcome]:
@@ -125,13 +160,25 @@ def summarise(outcome: Outcome, ids: Array, num: int | Array, **more: Array) -> 
     return {name: x / num for name, x in sums.items()}
 
 
+def scored(means: dict[str, Any], machine: Machine) -> dict[str, Any]:
+    """The means of episodes with the score of the achievements' rates s_i, if there are any.
+
+    It is exp(mean_i ln(1 + 100 s_i)) - 1, from 0 to 100 (Hafner 2022, Crafter, section 3.3).
+    """
+    names = machine.env.spec.achievements
+    if not names:
+        return means
+    logs = [jnp.log1p(100.0 * means[name]) for name in names]
+    return means | {SCORE: jnp.expm1(sum(logs) / len(logs))}
+
+
 def _ids(num: int) -> Array:
     """This device's share of `num` evaluation environments, rounded up to the device count."""
     return mesh.global_ids(-(-num // mesh.num_devices()))
 
 
 def evaluate(
-    root: Key, learner: PyTree, index: Array, machine: Machine, num: int, act_fn: ActFn
+    root: Key, learner: PyTree, index: Index, machine: Machine, num: int, act_fn: ActFn
 ) -> dict[str, Array]:
     """Means over `num` episodes: return, length, infos, bouncing, and those of `judge`."""
     result, _ = _judged(root, learner, index, machine, _ids(num), num, act_fn)
@@ -141,7 +188,7 @@ def evaluate(
 def _judged(
     root: Key,
     learner: PyTree,
-    index: Array,
+    index: Index,
     machine: Machine,
     ids: Array,
     num: int | Array,
@@ -155,7 +202,7 @@ def _judged(
     more = {} if judge is None else judge(learner, trace)
     result = summarise(outcome._replace(info=outcome.info | {"bouncing": back}), ids, num, **more)
     result["bouncing_fraction"] = result.pop("bouncing") / result["length"]
-    return result, outcome
+    return scored(result, machine), outcome
 
 
 class Block(NamedTuple):
@@ -168,7 +215,7 @@ class Block(NamedTuple):
 def block(
     root: Key,
     learner: PyTree,
-    index: Array,
+    index: Index,
     num: Array,
     machine: Machine,
     size: int,
@@ -178,7 +225,7 @@ def block(
     ids, act_fn = _ids(size), machine.algorithm.evaluated.get(kind)
     if act_fn is None:
         outcome = reference_episodes(root, kind, ids, index, machine)
-        means = summarise(outcome, ids, num)
+        means = scored(summarise(outcome, ids, num), machine)
     else:
         means, outcome = _judged(root, learner, index, machine, ids, num, act_fn)
     own = jnp.zeros(size).at[ids].set(outcome.reward.sum(0), mode="drop")
@@ -186,11 +233,12 @@ def block(
 
 
 def evaluate_reference(
-    root: Key, index: Array, machine: Machine, num: int, kind: str
+    root: Key, index: Index, machine: Machine, num: int, kind: str
 ) -> dict[str, Array]:
     """Means over `num` episodes of a reference policy, `random` or `scripted`."""
     ids = _ids(num)
-    return summarise(reference_episodes(root, kind, ids, index, machine), ids, num)
+    episodes = reference_episodes(root, kind, ids, index, machine)
+    return scored(summarise(episodes, ids, num), machine)
 
 
 class Watched(NamedTuple):
@@ -201,7 +249,7 @@ class Watched(NamedTuple):
     seen: dict[str, Array]  # [T, ...] encoded observations
 
 
-def watch(root: Key, learner: PyTree, index: Array, machine: Machine, act_fn: ActFn) -> Watched:
+def watch(root: Key, learner: PyTree, index: Index, machine: Machine, act_fn: ActFn) -> Watched:
     """One episode of device 0's, replicated."""
     trace = run_episode(root, learner, act_fn, _ids(1), index, machine)
     obs = jax.tree.map(lambda x: x[:, 0], trace.rows.obs)
@@ -210,11 +258,18 @@ def watch(root: Key, learner: PyTree, index: Array, machine: Machine, act_fn: Ac
     return mesh.of_first_device(Watched(shown.alive[:, 0], shown.reward[:, 0], dict(seen)))
 
 
+def index_specs(machine: Machine) -> Any:
+    """The PartitionSpecs of an Index."""
+    if machine.env.host is None:
+        return mesh.REPLICATED
+    return Hosted(mesh.REPLICATED, mesh.SHARDED_TIME_MAJOR)  # type: ignore[arg-type]
+
+
 def make_watch(machine: Machine, on: Mesh, kind: str = "greedy") -> Any:
     """jit: (root, learner, evaluation number) -> an episode to look at."""
     learner, same = machine.algorithm.specs.learner, mesh.REPLICATED
     fn = partial(watch, machine=machine, act_fn=machine.algorithm.evaluated[kind])
-    return mesh.sharded(fn, on, (same, learner, same), same)
+    return mesh.sharded(fn, on, (same, learner, index_specs(machine)), same)
 
 
 def make_evaluate(machine: Machine, on: Mesh, num: int, kind: str = "greedy") -> Any:
@@ -222,17 +277,17 @@ def make_evaluate(machine: Machine, on: Mesh, num: int, kind: str = "greedy") ->
     learner, same = machine.algorithm.specs.learner, mesh.REPLICATED
     act_fn = machine.algorithm.evaluated[kind]
     fn = partial(evaluate, machine=machine, num=num, act_fn=act_fn)
-    return mesh.sharded(fn, on, (same, learner, same), same)
+    return mesh.sharded(fn, on, (same, learner, index_specs(machine)), same)
 
 
 def make_block(machine: Machine, on: Mesh, size: int, kind: str) -> Any:
     """jit: (root, learner, evaluation number, num) -> Block of `size` episodes."""
     learner, same = machine.algorithm.specs.learner, mesh.REPLICATED
     fn = partial(block, machine=machine, size=size, kind=kind)
-    return mesh.sharded(fn, on, (same, learner, same, same), same)
+    return mesh.sharded(fn, on, (same, learner, index_specs(machine), same), same)
 
 
 def make_reference(machine: Machine, on: Mesh, num: int, kind: str) -> Any:
     """jit: (root, evaluation number) -> means over `num` episodes of a reference policy."""
     fn = partial(evaluate_reference, machine=machine, num=num, kind=kind)
-    return mesh.sharded(fn, on, (mesh.REPLICATED, mesh.REPLICATED), mesh.REPLICATED)
+    return mesh.sharded(fn, on, (mesh.REPLICATED, index_specs(machine)), mesh.REPLICATED)

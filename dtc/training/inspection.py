@@ -14,6 +14,7 @@ from dtc.core.keys import Draws
 from dtc.core.metrics import Metrics
 from dtc.core.types import Array, PyTree
 from dtc.training import guard, trainer
+from dtc.training.algorithm import Learned
 from dtc.training.carrier import Carrier, Machine, specs
 
 
@@ -81,12 +82,17 @@ class Autopsy(NamedTuple):
 
 
 def autopsy(carrier: Carrier, machine: Machine) -> Autopsy:
-    """Collects and learns as the next iteration would; keeps nothing of it."""
-    collected = None
-    if machine.collect_steps:
+    """Collects and learns as the next iteration would; keeps nothing of it.
+
+    An algorithm without a ring has nothing to learn from if the host steps the environments: then
+    the learner is looked at as it is.
+    """
+    collected, learned = None, Learned(carrier.learner, None, {})
+    if machine.runs:
         carrier, collected, _ = trainer.collect(carrier, machine)
-    draws = Draws(carrier.root, carrier.update)
-    learned = machine.algorithm.learn(draws, carrier.learner, collected, carrier.replay)
+    if machine.runs or machine.algorithm.has_ring:
+        draws = Draws(carrier.root, carrier.update)
+        learned = machine.algorithm.learn(draws, carrier.learner, collected, carrier.replay)
 
     def one(x: Array) -> Array:
         dims = tuple(range(1, x.ndim))

@@ -51,7 +51,7 @@ def init(seed: Array, machine: Machine) -> Carrier:
     root, algorithm, layout = jax.random.key(seed), machine.algorithm, machine.layout
     num_local = machine.num_envs // mesh.num_devices()
     learner, players = algorithm.init(root), None
-    if machine.collect_steps:
+    if machine.runs:
         players = acting.start(root, mesh.global_ids(num_local), machine, collecting(machine))
     carrier = Carrier(
         root=root,
@@ -62,7 +62,7 @@ def init(seed: Array, machine: Machine) -> Carrier:
         episodes=None if players is None else players.episodes,
         replay=None if layout is None else ring.init(num_local, machine.slots, layout),
     )
-    if not machine.prefill:
+    if not (machine.runs and machine.prefill):
         return carrier
     rounds = machine.prefill // machine.collect_steps
     return lax.fori_loop(0, rounds, lambda _, c: collect(c, machine)[0], carrier)
@@ -133,7 +133,7 @@ def iteration(carrier: Carrier, machine: Machine) -> tuple[Carrier, tuple[Sums, 
       The carrier, sums over the updates, and those of collection over all environments.
     """
     collected, info = None, None
-    if machine.collect_steps:
+    if machine.runs:
         carrier, collected, info = collect(carrier, machine)
     carrier, sums = updates(carrier, collected, machine)
     return carrier, (sums, mesh.psum(info, *mesh.AXES))
@@ -141,12 +141,14 @@ def iteration(carrier: Carrier, machine: Machine) -> tuple[Carrier, tuple[Sums, 
 
 def train(carrier: Carrier, num_iterations: Array, machine: Machine) -> tuple[Carrier, CallInfo]:
     """Runs `num_iterations` iterations; the number is dynamic, so it needs no new compilation."""
-    shapes = jax.eval_shape(lambda c: iteration(c, machine)[1], carrier)
+    # Traced once for its shapes and for the loop.
+    once = jax.jit(partial(iteration, machine=machine), inline=True)
+    shapes = jax.eval_shape(once, carrier)[1]
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
 
     def body(_: Array, state: tuple[Carrier, Any]) -> tuple[Carrier, Any]:
         carrier, total = state
-        carrier, new = iteration(carrier, machine)
+        carrier, new = once(carrier)
         return carrier, jax.tree.map(jnp.add, total, new)
 
     carrier, (sums, collected) = lax.fori_loop(0, num_iterations, body, (carrier, zeros))
@@ -155,10 +157,19 @@ def train(carrier: Carrier, num_iterations: Array, machine: Machine) -> tuple[Ca
     return carrier, CallInfo(sums.mean(), collected, skipped, carrier.skipped)
 
 
+def fed(
+    carrier: Carrier, collected: Collected, latents: PyTree | None, machine: Machine
+) -> tuple[Carrier, CallInfo]:
+    """One iteration whose rows, and their latents, the host has collected."""
+    carrier, sums = updates(insert(carrier, collected.rows, latents), collected, machine)
+    skipped = machine.updates_per_collect - sums.good.astype(jnp.int32)
+    return carrier, CallInfo(sums.mean(), None, skipped, carrier.skipped)
+
+
 def gradients(carrier: Carrier, machine: Machine) -> PyTree:
     """Raw gradients of the next iteration's first update; tests compare them between meshes."""
     collected = None
-    if machine.collect_steps:
+    if machine.runs:
         carrier, collected, _ = collect(carrier, machine)
     gradients_fn = machine.algorithm.gradients
     assert gradients_fn is not None, f"{machine.algorithm.name} has no gradients function"
@@ -205,15 +216,27 @@ def make_insert(machine: Machine, on: Mesh) -> Any:
     return mesh.sharded(insert, on, (carrier, rows, rows), carrier, donate=(0,))
 
 
+def collected_specs(machine: Machine) -> Collected:
+    """The PartitionSpecs of what was collected."""
+    rows: Any = mesh.SHARDED_TIME_MAJOR
+    after: Any = mesh.SHARDED
+    return Collected(rows, after, rows if machine.algorithm.auto_reset == "same_step" else None)
+
+
+def make_fed(machine: Machine, on: Mesh) -> Any:
+    """jit: (carrier, collected, latents or None) -> (carrier, CallInfo); the carrier is donated."""
+    carrier, latents = specs(machine), mesh.SHARDED_TIME_MAJOR
+    fn = partial(fed, machine=machine)
+    each = (carrier, collected_specs(machine), latents)
+    return mesh.sharded(fn, on, each, (carrier, mesh.REPLICATED), donate=(0,))
+
+
 def make_learn(machine: Machine, on: Mesh) -> Any:
     """jit: (carrier, collected) -> (carrier, mean metrics); the carrier is donated.
 
     `collected` is None if the machine runs no environments.
     """
-    rows: Any = mesh.SHARDED_TIME_MAJOR
-    after: Any = mesh.SHARDED
-    reached = rows if machine.algorithm.auto_reset == "same_step" else None
-    collected = Collected(rows, after, reached) if machine.collect_steps else None
+    collected = collected_specs(machine) if machine.collect_steps else None
     carrier = specs(machine)
     fn = partial(learn, machine=machine)
     return mesh.sharded(fn, on, (carrier, collected), (carrier, mesh.REPLICATED), donate=(0,))
