@@ -3,11 +3,12 @@
     python launch/main.py --config=configs/v4_128.py --workdir=DIR    # on every host
 
 Batch, starts and environments are 16 times those of v4_8: 64 sequences a device, as there. An
-update takes 65,536 environment steps, so that `run.steps` is 16 times as large too: 10,000
+update takes 131,072 environment steps, so that `run.steps` is 16 times as large too: 10,000
 updates, as in v4_8.
 
-Estimate (dtc speed, 84e7a07, 2026-11-23; roofline alone): at H=8 at least 5.22 ms an iteration, at
-most 12.5M env_steps/s; at H=64 at least 11.3 ms an iteration, at most 5.78M env_steps/s.
+Estimate (dtc speed, de2ec48, 2026-11-23; roofline to compiler cycles of v4-8, whose devices run the
+same): at H=8 5.14 to 48.8 ms an iteration, 2.69M to 25.5M env_steps/s; at H=64 10.8 to 83.8 ms an
+iteration, 1.56M to 12.1M env_steps/s.
 """
 
 import ml_collections
@@ -15,13 +16,12 @@ from dtc.configs import v4_8
 
 
 def get_config() -> ml_collections.ConfigDict:
-    """`v4_8` on 64 devices with 16 times the batch: mesh (32, 2)."""
+    """`v4_8` on 64 devices with 16 times the batch: mesh (64, 1)."""
     config = v4_8.get_config()
     config.name = "v4_128"
     config.slice = "v4-128"
-    config.mesh.ensemble = 2
     config.env.num_envs = 16384
     config.replay.batch = 4096
     config.dream.starts = 16384
-    config.run.steps = 655_000_000
+    config.run.steps = 1_310_000_000
     return config

@@ -4,9 +4,8 @@
 
 Axis `ensemble` has 2 devices, so the 5 members are padded to 6.
 
-Estimate (dtc speed, c7bbf34, 2026-11-22; roofline to compiler cycles): at H=8 2.41 to 29.3 ms an
-iteration, 69.9k to 850k env_steps/s; at H=64 3.97 to 45.9 ms an iteration, 44.6k to 516k
-env_steps/s.
+Estimate (dtc speed, de2ec48, 2026-11-23; roofline alone): at H=8 at least 2.40 ms an iteration, at
+most 3.41M env_steps/s; at H=64 at least 3.57 ms an iteration, at most 2.30M env_steps/s.
 """
 
 import ml_collections

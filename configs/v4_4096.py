@@ -3,11 +3,12 @@
     python launch/main.py --config=configs/v4_4096.py --workdir=DIR    # on every host
 
 Batch, starts and environments are 512 times those of v4_8: 64 sequences a device, as there. An
-update takes 2,097,152 environment steps, so that `run.steps` is 512 times as large too: 10,000
+update takes 4,194,304 environment steps, so that `run.steps` is 512 times as large too: 10,000
 updates, as in v4_8.
 
-Estimate (dtc speed, 84e7a07, 2026-11-23; roofline alone): at H=8 at least 5.22 ms an iteration, at
-most 402M env_steps/s; at H=64 at least 11.3 ms an iteration, at most 185M env_steps/s.
+Estimate (dtc speed, de2ec48, 2026-11-23; roofline to compiler cycles of v4-8, whose devices run the
+same): at H=8 5.14 to 49.1 ms an iteration, 85.5M to 816M env_steps/s; at H=64 10.8 to 84.1 ms an
+iteration, 49.9M to 388M env_steps/s.
 """
 
 import ml_collections
@@ -15,13 +16,12 @@ from dtc.configs import v4_8
 
 
 def get_config() -> ml_collections.ConfigDict:
-    """`v4_8` on 2048 devices with 512 times the batch: mesh (1024, 2)."""
+    """`v4_8` on 2048 devices with 512 times the batch: mesh (2048, 1)."""
     config = v4_8.get_config()
     config.name = "v4_4096"
     config.slice = "v4-4096"
-    config.mesh.ensemble = 2
     config.env.num_envs = 524288
     config.replay.batch = 131072
     config.dream.starts = 524288
-    config.run.steps = 21_000_000_000
+    config.run.steps = 42_000_000_000
     return config

@@ -3,11 +3,12 @@
     python launch/main.py --config=configs/v4_512.py --workdir=DIR    # on every host
 
 Batch, starts and environments are 64 times those of v4_8: 64 sequences a device, as there. An
-update takes 262,144 environment steps, so that `run.steps` is 64 times as large too: 10,000
+update takes 524,288 environment steps, so that `run.steps` is 64 times as large too: 10,000
 updates, as in v4_8.
 
-Estimate (dtc speed, 84e7a07, 2026-11-23; roofline alone): at H=8 at least 5.22 ms an iteration, at
-most 50.2M env_steps/s; at H=64 at least 11.3 ms an iteration, at most 23.1M env_steps/s.
+Estimate (dtc speed, de2ec48, 2026-11-23; roofline to compiler cycles of v4-8, whose devices run the
+same): at H=8 5.14 to 48.9 ms an iteration, 10.7M to 102M env_steps/s; at H=64 10.8 to 83.9 ms an
+iteration, 6.25M to 48.5M env_steps/s.
 """
 
 import ml_collections
@@ -15,13 +16,12 @@ from dtc.configs import v4_8
 
 
 def get_config() -> ml_collections.ConfigDict:
-    """`v4_8` on 256 devices with 64 times the batch: mesh (128, 2)."""
+    """`v4_8` on 256 devices with 64 times the batch: mesh (256, 1)."""
     config = v4_8.get_config()
     config.name = "v4_512"
     config.slice = "v4-512"
-    config.mesh.ensemble = 2
     config.env.num_envs = 65536
     config.replay.batch = 16384
     config.dream.starts = 65536
-    config.run.steps = 2_620_000_000
+    config.run.steps = 5_240_000_000
     return config

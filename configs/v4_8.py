@@ -4,16 +4,17 @@
 
 Without the slice its 4 devices are simulated on the CPU. For a quick test of that use
 `--updates=2 --config.replay.slots=256`: 70 s per update on 2 CPU cores, 15 GiB (2026-11-21). An
-update is 4.46 TFLOP at horizon 8 and 10.6 TFLOP at horizon 64.
+iteration is 4.55 TFLOP at horizon 8 and 10.7 TFLOP at horizon 64.
 
-An iteration collects 4,096 environment steps and replays 16,384 rows: a replay ratio of 4, an
-eighth of that of configs/local.py, which learns more from a step. `--config.run.collect_steps=2`
-doubles it and almost halves the environment steps a second. A run has 10,000 updates, ten times the
-warm-up of the learning rates and a third more than configs/local.py needs for the Feeder. A
-checkpoint of 12.5 GiB is written after one minute, then every 15 minutes.
+An iteration collects 8,192 environment steps and replays 16,384 rows: a replay ratio of 2, a
+sixteenth of that of configs/local.py, which learns more from a step
+(docs/experiments/few-replays.md). `--config.run.collect_steps=4` doubles it and almost halves the
+environment steps a second. A run has 10,000 updates, ten times the warm-up of the learning rates
+and a third more than configs/local.py needs for the Feeder. A checkpoint of 12.5 GiB is written
+after one minute, then every 15 minutes.
 
-Estimate (dtc speed, 84e7a07, 2026-11-23; roofline to compiler cycles): at H=8 5.06 to 49.4 ms an
-iteration, 82.9k to 810k env_steps/s; at H=64 10.7 to 84.4 ms an iteration, 48.5k to 381k
+Estimate (dtc speed, 53cb14c, 2026-11-23; roofline to compiler cycles): at H=8 5.14 to 50.2 ms an
+iteration, 163k to 1.59M env_steps/s; at H=64 10.8 to 85.1 ms an iteration, 96.2k to 757k
 env_steps/s; 5.2 of 30.75 GiB a device.
 """
 
@@ -34,8 +35,8 @@ def get_config() -> ml_collections.ConfigDict:
         model_lr=3e-4, member_lr=3e-4, actor_lr=1e-4, explore_lr=1e-4, critic_lr=1e-4, warmup=1000
     )
     config.run.update(
-        steps=41_000_000,
-        collect_steps=4,
+        steps=82_000_000,
+        collect_steps=8,
         log_every=10,
         eval_every=500,
         checkpoint_every=10_000,

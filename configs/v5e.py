@@ -4,9 +4,8 @@
 
 A device holds 32 sequences of the batch and has 15.75 GiB of usable memory.
 
-Estimate (dtc speed, c7bbf34, 2026-11-22; roofline to compiler cycles): at H=8 5.12 to 45.3 ms an
-iteration, 45.2k to 400k env_steps/s; at H=64 9.33 to 65.0 ms an iteration, 31.5k to 220k
-env_steps/s.
+Estimate (dtc speed, de2ec48, 2026-11-23; roofline alone): at H=8 at least 4.59 ms an iteration, at
+most 1.79M env_steps/s; at H=64 at least 8.79 ms an iteration, at most 932k env_steps/s.
 """
 
 import ml_collections

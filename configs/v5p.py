@@ -4,8 +4,8 @@
 
 A device holds 64 sequences of the batch and has 95.73 GiB of usable memory.
 
-Estimate (dtc speed, 6f28099, 2026-11-22; roofline alone): at H=8 at least 2.43 ms an iteration, at
-most 843k env_steps/s; at H=64 at least 5.77 ms an iteration, at most 355k env_steps/s.
+Estimate (dtc speed, de2ec48, 2026-11-23; roofline alone): at H=8 at least 2.48 ms an iteration, at
+most 3.30M env_steps/s; at H=64 at least 5.82 ms an iteration, at most 1.41M env_steps/s.
 """
 
 import ml_collections

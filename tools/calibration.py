@@ -2,7 +2,7 @@
 
 import sys
 
-from dtc.commands import calibration
+from dtc.commands.__main__ import script
 
 if __name__ == "__main__":
-    sys.exit(calibration.main(sys.argv[1:]))
+    sys.exit(script(["calibration", *sys.argv[1:]]))

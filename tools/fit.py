@@ -2,7 +2,7 @@
 
 import sys
 
-from dtc.commands import fit
+from dtc.commands.__main__ import script
 
 if __name__ == "__main__":
-    sys.exit(fit.main(sys.argv[1:]))
+    sys.exit(script(["fit", *sys.argv[1:]]))

@@ -2,7 +2,7 @@
 
 import sys
 
-from dtc.commands import speed
+from dtc.commands.__main__ import script
 
 if __name__ == "__main__":
-    sys.exit(speed.main(sys.argv[1:]))
+    sys.exit(script(["speed", *sys.argv[1:]]))

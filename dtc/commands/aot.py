@@ -2,7 +2,8 @@
 
 A found compile is a small JSON file: memory, collectives, and the cycles that the compiler
 estimates. It is looked up by the traced program, the slice, the versions of the compiler and the
-code that reads its text.
+code that reads its text. For estimates of time it is looked up by what one device runs, too: slices
+of the same chip on which every device has equally much need one compile.
 """
 
 import hashlib
@@ -13,11 +14,13 @@ import json
 import os
 import re
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.extend.core import jaxprs_in_params
 
 from dtc.commands import collectives, speed_cycles
 from dtc.commands.collectives import Collective
@@ -31,7 +34,7 @@ from dtc.host.program import Program
 
 Figures = dict[str, Any]
 
-VERSION = 1  # of the kept files
+VERSION = 2  # of the kept files
 WITHOUT_TPU = {  # libtpu then needs no metadata server and no lock of a real chip
     "TPU_SKIP_MDS_QUERY": "1",
     "TPU_ACCELERATOR_TYPE": "v4-8",
@@ -59,18 +62,23 @@ def slice_mesh(cfg: Config) -> jax.sharding.Mesh:
     return mesh.make_mesh(cfg.mesh.data, cfg.mesh.ensemble, topology.devices)
 
 
-def compiled(program: Program, is_fresh: bool = False) -> Figures:
+def compiled(program: Program, is_fresh: bool = False, is_shared: bool = False) -> Figures:
     """What the compiler makes of the train step on the program's slice.
 
     Args:
       is_fresh: compile although the result is kept.
+      is_shared: what was kept of another slice will do, if each of its devices runs the same.
 
     Raises:
       ConfigError: the program needs more memory than a device has.
     """
     check_arguments(program)
-    lowered = program.train.lower(program.shapes(), jax.ShapeDtypeStruct((), jnp.int32))
-    kept = _folder() / f"{_key(lowered, program)}.json"
+    traced = program.train.trace(program.shapes(), jax.ShapeDtypeStruct((), jnp.int32))
+    shared = _folder() / f"device-{_key(device_program(traced.jaxpr.jaxpr), program, False)}.json"
+    if is_shared and shared.is_file() and not is_fresh:
+        return json.loads(shared.read_text())
+    lowered = traced.lower()
+    kept = _folder() / f"{_key(lowered.as_text(), program, True)}.json"
     if kept.is_file() and not is_fresh:
         return json.loads(kept.read_text())
     print(f"Compiling {program.cfg.name} for slice={program.cfg.slice} ...", flush=True)
@@ -78,6 +86,7 @@ def compiled(program: Program, is_fresh: bool = False) -> Figures:
     executable = _compile(lowered, program.cfg)
     text, kind = executable.as_text(), program.mesh.devices.flat[0].device_kind
     figures = {
+        "compiled_for": program.cfg.slice,
         "device": kind,
         "seconds": time.perf_counter() - start,
         "memory": memory(executable, kind),
@@ -85,11 +94,35 @@ def compiled(program: Program, is_fresh: bool = False) -> Figures:
         "host_transfers": collectives.host_transfers(text),
         "costs": speed_cycles.costs(text),
     }
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    partial = kept.with_suffix(f".{os.getpid()}")
-    partial.write_text(json.dumps(figures))
-    partial.replace(kept)
+    for path in (kept, shared):
+        _keep(figures, path)
     return json.loads(kept.read_text())
+
+
+def _keep(figures: Figures, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(f".{os.getpid()}")
+    partial.write_text(json.dumps(figures))
+    partial.replace(path)
+
+
+def device_program(jaxpr: Any) -> str:
+    """The operations that one device runs, with shapes and trip counts: all within `shard_map`.
+
+    Meshes whose axes differ in length alone, with the same share for every device, have the same.
+    """
+    return "\n".join(_operations(jaxpr, False))
+
+
+def _operations(jaxpr: Any, is_inside: bool) -> Iterator[str]:
+    for eqn in jaxpr.eqns:
+        name = eqn.primitive.name
+        if is_inside:
+            shapes = [x.aval.str_short() for x in (*eqn.invars, *eqn.outvars)]
+            yield f"{name} {shapes} {eqn.params.get('length')}"
+        for inner in jaxprs_in_params(eqn.params):
+            yield from _operations(inner, is_inside or name == "shard_map")
+            yield f"end of {name}"
 
 
 def ledger(figures: Figures) -> list[Collective]:
@@ -137,12 +170,15 @@ def _folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dtc" / "compiled"
 
 
-def _key(lowered: Any, program: Program) -> str:
+def _key(text: str, program: Program, is_own: bool) -> str:
+    """Hash of a text, the chip, and the mesh: its slice if `is_own`, else the axes in use."""
     versions = [importlib.metadata.version(name) for name in ("jax", "jaxlib", "libtpu")]
-    shape = (program.mesh.shape["data"], program.mesh.shape["ensemble"])
+    lengths = [program.mesh.shape[name] for name in mesh.AXES]
+    shape = (program.cfg.slice, *lengths) if is_own else [n > 1 for n in lengths]
+    kind = program.mesh.devices.flat[0].device_kind
     parsers = [inspect.getsource(module) for module in (collectives, speed_cycles)]
-    about = f"{VERSION} {versions} {program.cfg.slice} {shape} {parsers}"
-    return hashlib.sha256(f"{about}\n{lowered.as_text()}".encode()).hexdigest()[:32]
+    about = f"{VERSION} {versions} {kind} {shape} {parsers}"
+    return hashlib.sha256(f"{about}\n{text}".encode()).hexdigest()[:32]
 
 
 def _compile(lowered: Any, cfg: Config) -> Any:

@@ -87,13 +87,15 @@ def _one(cfg: Config, args: argparse.Namespace) -> Figures:
     """Prints and returns the estimate for resolved settings."""
     program, chip = _program(cfg, args.chip), CHIPS.get(args.chip) or chip_of(cfg.slice)
     is_quick = args.quick or not chip.clock
-    figures = None if is_quick else aot.compiled(program, args.fresh)
+    figures = None if is_quick else aot.compiled(program, args.fresh, is_shared=True)
     found = bands(program, chip, figures)
     print(speed_report.table(program.cfg, found, args.chip or cfg.slice), flush=True)
     if args.ops and figures is not None:
         print(speed_report.operations(figures, program.cfg, chip, args.ops))
-    memory = {} if figures is None else {"memory": figures["memory"]}
-    return _figures(program.cfg, args.chip or cfg.slice, found) | memory
+    about = {name: figures[name] for name in ("memory", "compiled_for")} if figures else {}
+    if figures and figures["compiled_for"] != cfg.slice:
+        print(speed_report.SHARED.format(figures["compiled_for"]))
+    return _figures(program.cfg, args.chip or cfg.slice, found) | about
 
 
 def _program(cfg: Config, chip: str) -> Program:

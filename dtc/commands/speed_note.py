@@ -36,14 +36,16 @@ def paragraph(figures: Figures, commit: str, date: str) -> str:
     """The estimate in a few lines: ends of the band at the shortest and the longest dreams."""
     is_compiled = bool(figures["bands"][0]["most"])
     kind = "roofline to compiler cycles" if is_compiled else "roofline alone"
+    if is_compiled and figures["compiled_for"] != figures["where"]:
+        kind += f" of {figures['compiled_for']}, whose devices run the same"
     least, most = ("", "") if is_compiled else ("at least ", "at most ")
     parts = []
     for band in {b["horizon"]: b for b in (figures["bands"][0], figures["bands"][-1])}.values():
         dream = f"at H={band['horizon']} " if band["horizon"] else ""
         time, rate = span(band["milliseconds"]), span(band["rates"]["env_steps/s"])
         parts.append(f"{dream}{least}{time} ms an iteration, {most}{rate} env_steps/s")
-    memory = figures.get("memory")
-    if memory:
+    if is_compiled and figures["compiled_for"] == figures["where"]:
+        memory = figures["memory"]
         total, usable = (memory[key] / 2**30 for key in ("total", "usable"))
         parts.append(f"{total:.1f} of {usable:.2f} GiB a device")
     text = f"{START}dtc speed, {commit}, {date}; {kind}): {'; '.join(parts)}."

@@ -21,6 +21,8 @@ LEFT_OUT = (
     "taken to be hidden. Cycles of element-wise work are about 2.5 times too many."
 )
 
+SHARED = "  Compiled for {}, where each device runs the same; messages are priced for this slice."
+
 
 def table(cfg: Config, found: list[Band], where: str) -> str:
     """The estimate as text: a line for each length of dreams, and the parts of the longest."""

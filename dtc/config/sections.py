@@ -268,6 +268,9 @@ class OptimizerConfig:
         unit="updates",
         help="the trunk's learning rate falls as 1/sqrt(update) after this many; 0: never",
     )
+    split: bool = setting(
+        False, help="devices along the mesh axis `data` keep a slice of the state each, not all"
+    )
 
 
 @dataclass(frozen=True)

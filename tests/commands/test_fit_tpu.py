@@ -1,4 +1,4 @@
-"""The train step compiled for a TPU by tools/fit.py: small sizes with the structure of v4_8."""
+"""tools/fit.py: small sizes with the structure of v4_8, and those of configs as they are."""
 
 import json
 import os
@@ -8,13 +8,15 @@ import sys
 
 import pytest
 
-from dtc.commands import fit
+from dtc.commands import aot, fit
 from dtc.config.settings import ConfigError
 from dtc.host import command
+from tests import red_lines
 
 ROOT = pathlib.Path(__file__).parents[2]
 BOTH, DATA, ENSEMBLE = ["data", "ensemble"], ["data"], ["ensemble"]
 SLOTS = 131072
+REAL = "real.json"
 SMALL = {
     "env.num_envs": 256,
     "replay.slots": SLOTS,  # a copy of the rings would be 200 times all other temporaries
@@ -57,19 +59,19 @@ LEDGER = {  # mesh -> (axes, dtype, once per) of all that may cross devices
 }
 
 
-def compiled(tmp_path, config, *flags):
+def compiled(tmp_path, config, sizes=SMALL, timeout=600):
     """The results of tools/fit.py, run in a separate process."""
     if not fit.has_libtpu():
         pytest.skip("libtpu is not installed; use pip install -e '.[tpu]'.")
-    sizes = [f"--config.{name}={value}" for name, value in SMALL.items()]
+    flags = [f"--config.{name}={value}" for name, value in sizes.items()]
     out = tmp_path / "figures.json"
     run = subprocess.run(
-        [sys.executable, "tools/fit.py", f"--config={config}", f"--json={out}", *sizes, *flags],
+        [sys.executable, "tools/fit.py", f"--config={config}", f"--json={out}", *flags],
         cwd=ROOT,
         env=os.environ | {"JAX_PLATFORMS": "cpu"},
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=timeout,
     )
     assert run.returncode == 0, run.stderr[-2000:]
     return json.loads(out.read_text())
@@ -94,6 +96,20 @@ def test_the_train_step_compiles_for_a_slice(tmp_path, config, shape):
     reduced = {c["dtype"] for c in figures["collectives"] if c["kind"] == "all-reduce"}
     assert reduced <= {"f32", "u32", "s32"}
     assert figures["host_transfers"] == []
+
+
+@pytest.mark.wide  # four minutes of compiling
+@pytest.mark.tpu_aot
+@pytest.mark.parametrize("name", ["v4_8"])
+def test_the_real_sizes_exchange_the_bytes_of_the_golden_file_in_place(tmp_path, name):
+    figures = compiled(tmp_path, f"configs/{name}.py", sizes={}, timeout=3600)
+    faults = red_lines.golden_faults(name, red_lines.counted(aot.ledger(figures)), REAL)
+    assert faults == [], red_lines.changed(name)
+    sums = {c["dtype"] for c in figures["collectives"] if "reduce" in c["kind"]}
+    assert sums and sums <= {"f32", "u32", "s32"}
+    assert figures["host_transfers"] == []
+    memory = figures["memory"]
+    assert memory["arguments"] - memory["aliased"] == 512  # the number of iterations, padded
 
 
 MESHES = """

@@ -23,6 +23,7 @@ from dtc.config import settings as config
 from dtc.core import mesh
 from dtc.host import command
 from dtc.host.program import Program
+from tests.abstract import abstract_mesh, machine_of, scaled, train_on
 from tests.commands.test_fit_tpu import ROOT, SMALL
 from tests.guests import config_of, registered
 from tests.toys import TOYS
@@ -281,6 +282,27 @@ def test_splits_leave_out_axes_with_more_devices_than_members_twice():
     ]
 
 
+def device_program(shape, per_device=2):
+    machine = machine_of(scaled("pg", shape, per_device))
+    return aot.device_program(train_on(machine, abstract_mesh(*shape)))
+
+
+def test_devices_with_equal_shares_run_the_same_whatever_the_length_of_an_axis():
+    reference = device_program((4, 1))
+    assert len(reference) > 1000
+    assert device_program((256, 1)) == reference
+    assert device_program((4, 1), per_device=4) != reference
+
+
+def test_a_loop_that_runs_longer_is_another_program_of_a_device():
+    def traced(length):
+        on = mesh.make_mesh(1, 1, jax.devices()[:1])
+        fn = mesh.sharded(lambda x: scanned(x, length), on, (P(),), P())
+        return aot.device_program(fn.trace(SQUARE).jaxpr.jaxpr)
+
+    assert traced(3) == traced(3) != traced(4)
+
+
 @pytest.mark.slow
 @pytest.mark.tpu_aot
 def test_a_slice_has_a_band_and_is_compiled_once(tmp_path):
@@ -305,6 +327,11 @@ def test_a_slice_has_a_band_and_is_compiled_once(tmp_path):
         long["most"]
     )
     assert "An estimate, not a measurement." in first
+    curve = ["--slices=v4-32", f"--png={tmp_path / 'curve.png'}"]
+    argv = [sys.executable, "tools/speed.py", *sizes, *flags, *curve]
+    run = subprocess.run(argv, cwd=ROOT, env=env, capture_output=True, text=True, timeout=600)
+    assert "Compiled for v4-16, where each device runs the same" in run.stdout, run.stderr[-2000:]
+    assert "Compiling" not in run.stdout
 
 
 def a_result(mesh_shape, milliseconds, most):

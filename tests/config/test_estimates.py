@@ -19,6 +19,8 @@ BAND = {
 FIGURES = {
     "bands": [BAND | {"horizon": 8}, BAND | {"horizon": 64}],
     "memory": {"total": 2**30, "usable": 2**31},
+    "where": "v4-8",
+    "compiled_for": "v4-8",
 }
 
 
@@ -41,6 +43,9 @@ def test_an_estimate_is_one_paragraph_that_is_replaced():
     assert "dtc speed, 0123abc, 2026-11-22; roofline to compiler cycles" in written
     assert "at H=64 5.43 to 54.3 ms an iteration, 37.7k to 377k" in " ".join(written.split())
     assert "1.0 of 2.00 GiB a device" in " ".join(written.split())
+    shared = " ".join(speed_note.paragraph(FIGURES | {"where": "v4-64"}, "0123abc", "").split())
+    assert "compiler cycles of v4-8, whose devices run the same" in shared
+    assert "GiB" not in shared  # which was found for another slice
     source = '"""One line.\n\n    a command\n"""\n\nx = """1"""\n'
     once = speed_note.with_paragraph(source, written)
     assert once.startswith('"""One line.\n\n    a command\n\nEstimate (dtc speed')
