@@ -1,9 +1,10 @@
 """A trunk whose state keeps the cells of an observed grid apart.
 
-Every cell has one latent group and `model.cell_units` recurrent units. What updates, predicts and
-decodes a cell has the same weights in all of them and sees the cell's eight neighbours, so that
-every cell of every board teaches it (ConvGRU, Ballas et al. 2016, arXiv:1511.06432). A state of no
-cell, with groups of its own, works beside them as in rssm.py:
+Every cell has two latent groups and `model.cell_units` recurrent units. What updates, predicts and
+decodes a cell has the same weights in all of them, so that every cell of every board teaches it
+(ConvGRU, Ballas et al. 2016, arXiv:1511.06432). It sees the cell's eight neighbours and, of the
+others in its row and column, a few features that fade with the distance. A state of no cell, with
+groups of its own, works beside them as in rssm.py:
 
     g_t = GRU(g_{t-1}, z_{t-1}, a_{t-1})
     c_t = ConvGRU(c_{t-1}, z_{t-1} of the cells, g_t, a_{t-1})
@@ -32,11 +33,12 @@ from dtc.core.nets import (
 from dtc.core.numerics import accum
 from dtc.core.types import Array, EnvSpec
 from dtc.world_model import rssm
-from dtc.world_model.latent import Cells, Feature, split_classes
+from dtc.world_model.latent import CELL_GROUPS, Cells, Feature, split_classes
 from dtc.world_model.rssm import CODE_SCALE, MASK, Trunk, bounded, gru
 
 Shapes = tuple[tuple[str, tuple[int, ...]], ...]  # (name, unbatched shape) of encoded leaves
 GRID = 3  # the rank of an encoded grid: [height, width, channels]
+SIGHTS = 8  # features by which a cell sees the others in its row and column
 
 
 def cells_of(cfg: RSSMConfig, encoded: Shapes) -> Cells | None:
@@ -55,10 +57,25 @@ def make_trunk(cfg: RSSMConfig, spec: EnvSpec, precision: Precision) -> Trunk:
     if cells is None:
         return plain
     wide = dataclasses.replace(
-        cfg, deter=cfg.deter + cells.num * cells.units, groups=cfg.groups + cells.num
+        cfg, deter=cfg.deter + cells.num * cells.units, groups=cfg.groups + cells.groups
     )
     kept = ("precision", "encoded", "num_tokens", "num_actions", "has_action_mask", "planes")
     return GridTrunk(wide, **{name: getattr(plain, name) for name in kept}, cells=cells)
+
+
+class Surroundings(nn.Module):
+    """[..., cells, F] -> [..., cells, 9 F + 4 SIGHTS]: what each cell sees of the grid.
+
+    Its own features and those of its neighbours, and SIGHTS features in each of four directions.
+    """
+
+    precision: Precision
+    cells: Cells
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        far = self.cells.sights(Dense(SIGHTS, self.precision)(x))
+        return jnp.concatenate([self.cells.around(x), far], -1)
 
 
 class GridCore(nn.Module):
@@ -79,6 +96,7 @@ class GridCore(nn.Module):
         self.mix = MLP(1, self.width, p)
         self.gates = Dense(3 * self.width, p, logits=True)
         self.to_cells = Head(1, c.hidden, c.depth, 1.0, p)
+        self.seen = Surroundings(p, self.cells)
         self.conv = Dense(c.depth, p, logits=True)
         self.cell_mix = NormAct(p)
         self.cell_gates = Dense(3 * units, p, logits=True)
@@ -95,8 +113,8 @@ class GridCore(nn.Module):
         x = jnp.concatenate([self.state_in(state), whole, self.rest_in(rest), action], -1)
         state = gru(self.gates(self.mix(x)), state)
         told = self.to_cells(jnp.concatenate([state.astype(action.dtype), action], -1))
-        near = self.cells.around(jnp.concatenate([codes, cells.astype(codes.dtype)], -1))
-        y = self.cell_mix(self.conv(near) + told[..., None, :])
+        seen = self.seen(jnp.concatenate([codes, cells.astype(codes.dtype)], -1))
+        y = self.cell_mix(self.conv(seen) + told[..., None, :])
         cells = gru(self.cell_gates(y), cells)
         return jnp.concatenate([state, cells.reshape(*cells.shape[:-2], -1)], -1)
 
@@ -110,8 +128,8 @@ class GridPrior(nn.Module):
 
     def setup(self) -> None:
         c, p = self.cfg, self.precision
-        self.of_cell = Head(1, c.depth, c.classes, 1.0, p)
-        rest = (c.groups - self.cells.num) * c.classes
+        self.of_cell = Head(1, c.depth, CELL_GROUPS * c.classes, 1.0, p)
+        rest = (c.groups - self.cells.groups) * c.classes
         self.of_rest = Head(c.prior_layers, c.hidden, rest, 1.0, p)
 
     def __call__(self, deter: Array) -> Array:
@@ -121,7 +139,11 @@ class GridPrior(nn.Module):
 
 
 class GridPosterior(nn.Module):
-    """(h, tokens) -> logits of q(z | h, o) [..., S*C], before unimix."""
+    """tokens -> logits of q(z | o) [..., S*C], before unimix.
+
+    Without h the code of what stands still does not change, so that the prior can expect it
+    (as in STORM, Zhang et al. 2023, arXiv:2310.09615).
+    """
 
     cfg: RSSMConfig
     precision: Precision
@@ -129,8 +151,8 @@ class GridPosterior(nn.Module):
 
     def setup(self) -> None:
         c, p = self.cfg, self.precision
-        rest = (c.groups - self.cells.num) * c.classes
-        self.of_cell = Head(1, c.depth, c.classes, CODE_SCALE, p)
+        rest = (c.groups - self.cells.groups) * c.classes
+        self.of_cell = Head(1, c.depth, CELL_GROUPS * c.classes, CODE_SCALE, p)
         self.of_rest = Head(1, c.hidden, rest, CODE_SCALE, p)
 
     def embed_tokens(self, tokens: Array) -> Array:
@@ -138,16 +160,14 @@ class GridPosterior(nn.Module):
         return tokens
 
     def __call__(self, deter: Array, tokens: Array) -> Array:
-        cells, state = self.cells.split_deter(deter)
+        del deter
         size = self.cells.num * self.cfg.depth
         seen = tokens[..., :size].reshape(*tokens.shape[:-1], self.cells.num, self.cfg.depth)
-        by_cell = self.of_cell(jnp.concatenate([seen, cells.astype(seen.dtype)], -1))
-        x = jnp.concatenate([tokens[..., size:], state.astype(tokens.dtype)], -1)
-        return _joined(by_cell, self.of_rest(x))
+        return _joined(self.of_cell(seen), self.of_rest(tokens[..., size:]))
 
 
 def _joined(by_cell: Array, rest: Array) -> Array:
-    """Logits of all groups [..., S*C], from those of the cells [..., cells, C] and the rest."""
+    """Logits of all groups [..., S*C], from those of the cells [..., cells, 2 C] and the rest."""
     return jnp.concatenate([by_cell.reshape(*by_cell.shape[:-2], -1), rest], -1)
 
 
@@ -196,8 +216,8 @@ class GridDecoder(nn.Module):
 class Readout(nn.Module):
     """A Feature -> [..., 2 units]: what is anywhere on the grid, for networks that read all of it.
 
-    One layer, shared by all cells, reads each cell with its neighbours; the result is its maximum
-    and its mean over the cells.
+    One layer, shared by all cells, reads what each cell sees; the result is its maximum and mean
+    over the cells.
     """
 
     units: int
@@ -207,8 +227,9 @@ class Readout(nn.Module):
     @nn.compact
     def __call__(self, feature: Feature) -> Array:
         cells, codes, _, _ = self.cells.split(feature)
-        near = self.cells.around(jnp.concatenate([cells, codes.astype(cells.dtype)], -1))
-        found = MLP(1, self.units, self.precision)(near)
+        x = jnp.concatenate([cells, codes.astype(cells.dtype)], -1)
+        seen = Surroundings(self.precision, self.cells)(x)
+        found = MLP(1, self.units, self.precision)(seen)
         return jnp.concatenate([found.max(-2), found.mean(-2)], -1)
 
 

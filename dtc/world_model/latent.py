@@ -4,11 +4,14 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from einops import rearrange
 
 from dtc.config.sections import RSSMConfig
 from dtc.core.nets import Precision, neighbourhoods
 from dtc.core.types import Array, EnvSpec, Latent
+
+CELL_GROUPS = 2  # latent groups of a cell: one holds four bits, and a board's cell has 42 features
 
 
 class Feature(NamedTuple):
@@ -35,11 +38,17 @@ class Cells(NamedTuple):
         """Their number."""
         return self.height * self.width
 
+    @property
+    def groups(self) -> int:
+        """Latent groups of all of them, the first of z."""
+        return CELL_GROUPS * self.num
+
     def split(self, feature: Feature) -> tuple[Array, Array, Array, Array]:
-        """(c [..., cells, units], z [..., cells, C], g [..., G], flat z of no cell [..., F])."""
+        """(c [..., cells, units], z [..., cells, 2 C], g [..., G], flat z of no cell [..., F])."""
         cells, state = self.split_deter(feature.deter)
-        codes, rest = feature.stoch[..., : self.num, :], feature.stoch[..., self.num :, :]
-        return cells, codes, state, rest.reshape(*rest.shape[:-2], -1)
+        codes, rest = feature.stoch[..., : self.groups, :], feature.stoch[..., self.groups :, :]
+        codes = codes.reshape(*codes.shape[:-2], self.num, -1)
+        return cells, codes, state, flat_stoch(rest)
 
     def split_deter(self, deter: Array) -> tuple[Array, Array]:
         """(c [..., cells, units], g [..., G]) of h."""
@@ -52,6 +61,27 @@ class Cells(NamedTuple):
         lead, size = x.shape[:-2], x.shape[-1]
         near = neighbourhoods(x.reshape(*lead, self.height, self.width, size))
         return near.reshape(*lead, self.num, 9 * size)
+
+    def sights(self, x: Array) -> Array:
+        """[..., cells, F] -> [..., cells, 4 F]: what lies above, below, left and right.
+
+        In each direction the sum of x over all cells there, each a third as loud as the one before
+        it: the sign of a difference of two features in [0, 1] tells which of them comes first.
+        """
+        lead, size = x.shape[:-2], x.shape[-1]
+        grid = x.reshape(*lead, self.height, self.width, size)
+        above, left = (fading(n).astype(x.dtype) for n in (self.height, self.width))
+        seen = [
+            *(jnp.einsum("ij,...jwf->...iwf", m, grid) for m in (above, above.T)),
+            *(jnp.einsum("ij,...hjf->...hif", m, grid) for m in (left, left.T)),
+        ]
+        return jnp.concatenate(seen, -1).reshape(*lead, self.num, 4 * size)
+
+
+def fading(num: int) -> Array:
+    """[num, num]: 3^(1 - (i - j)) at (i, j) for j < i, else 0."""
+    steps = np.arange(num)[:, None] - np.arange(num)
+    return jnp.asarray(np.where(steps > 0, 3.0 ** (1.0 - steps), 0.0), jnp.float32)
 
 
 def flat_stoch(stoch: Array) -> Array:

@@ -19,9 +19,13 @@ REP_SCALE = 0.1  # weight of the KL that trains the posterior
 def losses(
     trunk: Trunk, params: PyTree, seen: Observed, obs: Mapping[str, Array], rows: Row
 ) -> dict[str, Array]:
-    """Unscaled loss terms [T, B]: dyn, rep, reward, cont, mask if any, and obs/NAME for each leaf.
+    """Unscaled loss terms [T, B]: dyn, rep, reward, cont and obs/NAME for each leaf.
 
     dyn = max(free, KL(sg q || p)),  rep = max(1, KL(q || sg p)), nats summed over groups.
+
+    Where there are masks, `mask` as well, and `mask_expected`: the same head on codes drawn from
+    the prior, as in dreams, except in the first rows of episodes. A head that learns from the
+    posterior alone trusts codes that the prior does not get right.
 
     Args:
       obs: encoded, standardised observations [T, B, ...].
@@ -36,7 +40,11 @@ def losses(
         "cont": -dist.bernoulli_log_prob(cont, ~rows.terminated),
     }
     if mask is not None and rows.action_mask is not None:
-        out["mask"] = -dist.bernoulli_log_prob(mask, rows.action_mask).sum(-1)
+        assert seen.expected is not None
+        expected = seen._replace(stoch=seen.expected).feature(trunk.precision)
+        _, _, dreamed = trunk.apply({"params": params}, expected, method="heads")
+        out["mask"] = mask_loss(mask, rows.action_mask)
+        out["mask_expected"] = jnp.where(rows.first, 0.0, mask_loss(dreamed, rows.action_mask))
     decoded = trunk.apply({"params": params}, feature, method="decode")
     for name, shape in trunk.encoded:
         target, is_planes = accum(obs[name]), name in trunk.planes
@@ -49,6 +57,11 @@ def decode(trunk: Trunk, params: PyTree, feature: Feature) -> dict[str, Array]:
     decoded = trunk.apply({"params": params}, feature, method="decode")
     means = dict.fromkeys(vector_sizes(trunk), symexp) | dict.fromkeys(trunk.planes, nn.sigmoid)
     return {name: means.get(name, nn.softmax)(x) for name, x in decoded.items()}
+
+
+def mask_loss(logits: Array, mask: Array) -> Array:
+    """-log p of a mask [..., A], summed over the actions: [...]."""
+    return -dist.bernoulli_log_prob(logits, mask).sum(-1)
 
 
 def kl(log_p: Array, log_q: Array, free_nats: float = 0.0) -> Array:

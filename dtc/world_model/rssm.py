@@ -214,6 +214,7 @@ class Observed(NamedTuple):
     ids: Array  # [T, B, S] uint8
     log_post: Array  # [T, B, S, C]
     log_prior: Array  # [T, B, S, C]
+    expected: Array | None = None  # as stoch, but drawn from the prior, where there are masks
 
     def feature(self, precision: Precision) -> Feature:
         """The Feature that the heads read, [T, B, ...]."""
@@ -340,8 +341,7 @@ def observe(
         return (deter, sample), (deter, sample, ids_SB.astype(jnp.uint8), log_post_SCB)
 
     wide = jnp.promote_types(jnp.float32, trunk.precision.param)
-    stoch_BF = flat_stoch(one_hot(context.ids, cfg, wide))
-    carry = (context.deter.astype(wide), stoch_BF)
+    carry = context.deter.astype(wide), flat_stoch(one_hot(context.ids, cfg, wide))
     uniform_TSB = rearrange(uniform_TBS, "t b s -> t s b")
     _, (deter, stoch, ids, log_post) = scans.scan(
         step, params, carry, (tokens_TBF, embedded_TBF, keep_TB1, uniform_TSB)
@@ -352,7 +352,15 @@ def observe(
     dims = chex.Dimensions(D=cfg.deter, S=cfg.groups, C=cfg.classes)
     dims["TB"] = first_TB.shape
     chex.assert_shape([deter, stoch], [dims["TBD"], dims["TBSC"]])
-    return Observed(deter, stoch, ids, log_post, log_prior)
+    expected = drawn(uniform_TBS, log_prior) if trunk.has_action_mask else None
+    return Observed(deter, stoch, ids, log_post, log_prior, expected)
+
+
+def drawn(uniform: Array, log_p: Array) -> Array:
+    """Codes [..., S, C] drawn from log_p [..., S, C], one-hot with a straight-through gradient."""
+    ids = dist.sample_categorical(uniform, lax.stop_gradient(log_p))
+    codes = jax.nn.one_hot(ids, log_p.shape[-1], dtype=log_p.dtype)
+    return dist.straight_through(codes, log_p)
 
 
 def inputs(

@@ -10,11 +10,12 @@ import pytest
 from rich.console import Console
 
 from dtc.envs import catalog
-from dtc.host import health, loop, progress
+from dtc.host import feed, health, loop, progress
 from dtc.host.devices import Devices
 from dtc.host.pace import Call
 from dtc.host.reports.catalog import report_of
 from dtc.host.totals import Totals
+from dtc.training.evaluation import SCORE
 from tests.docs import pages
 from tests.docs.pages import PAGES, ROOT
 from tests.guests import shared
@@ -81,7 +82,7 @@ def written(mode: str, env: str, novelty: str, directory) -> set[str]:
     run.progress = progress.Progress(1, "update", Console(quiet=True))
     some = jax.tree.map(np.ones_like, info.collected)
     run._log(Call(1, 1, info._replace(collected=some)))
-    run._record(1)
+    run._record(run.totals.counts(1))
     run._measure_baselines(shapes)
     run._evaluate(shapes)
     return run.writer.names
@@ -123,7 +124,7 @@ def test_every_info_of_the_catalog_has_an_entry():
 
 
 def test_no_entry_names_a_metric_that_does_not_exist(metrics):
-    present = set().union(*metrics.values(), infos())
+    present = set().union(*metrics.values(), infos(), feed.METRICS, {f"eval/{SCORE}"})
     assert len(ENTRIES) == len(set(ENTRIES))
     assert set(ENTRIES) - {entry_of(metric) for metric in present} == set()
 

@@ -54,22 +54,22 @@ def latent(cells):
 
 
 def step(board=BOARD, cells=None, codes=CODES):
-    """(next state of each cell, its logits of q) after an observation."""
+    """(next state of each cell, its logits of q [B, cells, 2 C]) after an observation."""
     cells = np.zeros((B, CELLS.num, CFG.cell_units), np.float32) if cells is None else cells
     tokens, action = apply("embed", {"board": board, "vector": VECTOR, "action_mask": MASK}, ACTION)
     deter, logits = apply("observe_step", latent(cells), codes.reshape(B, -1), action, tokens)
-    logits = np.asarray(logits).reshape(codes.shape)
-    return np.asarray(CELLS.split_deter(deter)[0]), logits[:, : CELLS.num]
+    logits = np.asarray(logits).reshape(codes.shape)[:, : CELLS.groups]
+    return np.asarray(CELLS.split_deter(deter)[0]), logits.reshape(B, CELLS.num, -1)
 
 
 def test_latents_have_room_for_the_cells():
     assert TRUNK.cfg.deter == CFG.deter + CELLS.num * CFG.cell_units
-    assert TRUNK.cfg.groups == CFG.groups + CELLS.num
+    assert TRUNK.cfg.groups == CFG.groups + 2 * CELLS.num
     deter = normal(B, TRUNK.cfg.deter)
     cells, codes, state, rest = CELLS.split(Feature(deter, CODES))
     np.testing.assert_array_equal(np.concatenate([state, cells.reshape(B, -1)], -1), deter)
-    np.testing.assert_array_equal(codes, CODES[:, : CELLS.num])
-    np.testing.assert_array_equal(rest, CODES[:, CELLS.num :].reshape(B, -1))
+    np.testing.assert_array_equal(codes, CODES[:, : 2 * CELLS.num].reshape(B, CELLS.num, -1))
+    np.testing.assert_array_equal(rest, CODES[:, 2 * CELLS.num :].reshape(B, -1))
 
 
 @pytest.mark.parametrize("cfg", [small_trunk.CFG, CFG])
@@ -90,9 +90,9 @@ def test_the_code_of_a_cell_reads_that_cell():
     assert changed.sum() == 1
 
 
-def test_a_code_reaches_the_neighbours_in_one_step():
+def test_a_code_reaches_the_neighbours_and_its_row_and_column_in_one_step():
     other = CODES.copy()
-    other[:, 5] = np.roll(other[:, 5], 1, -1)  # the cell in row 1, column 1
+    other[:, 10] = np.roll(other[:, 10], 1, -1)  # of the cell in row 1, column 1
     params = jax.tree.map(jnp.asarray, PARAMS)
     silent = {"to_cells": jax.tree.map(jnp.zeros_like, params["core"]["to_cells"])}
     params = {**params, "core": {**params["core"], **silent}}  # the state of no cell says nothing
@@ -109,8 +109,25 @@ def test_a_code_reaches_the_neighbours_in_one_step():
     assert action.shape == (B, CFG.hidden)
     changed = (after(CODES) != after(other)).any((0, 2)).reshape(SIDE, SIDE)
     expected = np.zeros((SIDE, SIDE), bool)
-    expected[:3, :3] = True
+    expected[:3, :3] = expected[1] = expected[:, 1] = True
     np.testing.assert_array_equal(changed, expected)
+
+
+def test_a_cell_sees_each_direction_and_what_is_nearest_is_loudest():
+    height, width, size = 3, 4, 2
+    x = normal(height, width, size)
+    seen = np.asarray(Cells(height, width, 1).sights(x.reshape(-1, size)))
+    for row in range(height):
+        for column in range(width):
+            lines = (
+                [x[r, column] for r in range(row - 1, -1, -1)],
+                [x[r, column] for r in range(row + 1, height)],
+                [x[row, c] for c in range(column - 1, -1, -1)],
+                [x[row, c] for c in range(column + 1, width)],
+            )
+            sums = [sum((y / 3**n for n, y in enumerate(line)), np.zeros(size)) for line in lines]
+            cell = row * width + column
+            np.testing.assert_allclose(seen[cell], np.concatenate(sums), rtol=1e-5, atol=1e-6)
 
 
 def test_all_cells_have_the_same_weights():
@@ -118,12 +135,12 @@ def test_all_cells_have_the_same_weights():
     board = np.zeros((B, SIDE, SIDE, FEATURES), np.float32)
     cells = np.zeros((B, SIDE, SIDE, CFG.cell_units), np.float32)
     codes = np.array(CODES)
-    codes[:, : CELLS.num] = np.eye(4, dtype=np.float32)[0]
+    codes[:, : CELLS.groups] = 0.0  # the other cells are silent
     found = []
     for row, column in ((1, 1), (1, 2), (2, 1)):
         here, state, code = board.copy(), cells.copy(), codes.copy()
         here[:, row, column, 1], state[:, row, column] = 1.0, 0.5
-        code[:, row * SIDE + column] = np.eye(4, dtype=np.float32)[2]
+        code[:, 2 * (row * SIDE + column)] = np.eye(4, dtype=np.float32)[2]
         moved, logits = step(here, state.reshape(B, CELLS.num, -1), codes)
         found.append((logits[:, row * SIDE + column], moved[:, row * SIDE + column]))
     for logits, moved in found[1:]:
@@ -145,7 +162,8 @@ def test_the_losses_have_a_term_for_each_leaf_and_reach_every_parameter():
         return losses.total(terms), terms
 
     grads, terms = jax.grad(loss, has_aux=True)(PARAMS)
-    assert {"obs/board", "obs/vector", "mask", "reward", "cont", "dyn", "rep"} == set(terms)
+    masks = {"mask", "mask_expected"}
+    assert {"obs/board", "obs/vector", "reward", "cont", "dyn", "rep"} | masks == set(terms)
     still = [
         jax.tree_util.keystr(path)
         for path, g in jax.tree_util.tree_leaves_with_path(grads)

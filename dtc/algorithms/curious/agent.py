@@ -19,7 +19,7 @@ from dtc.config.sections import (
     ReplayConfig,
     RSSMConfig,
 )
-from dtc.core import mesh, normalizer, optimizer
+from dtc.core import mesh, normalizer, optimizer, slices
 from dtc.core.keys import mesh_key
 from dtc.core.nets import Precision
 from dtc.core.normalizer import Normalizer
@@ -134,14 +134,20 @@ def make(cfg: Any, spec: EnvSpec, precision: Precision, novelty: Novelty) -> Age
     )
 
 
-def specs() -> Specs:
-    """PartitionSpecs of the state: members split over `ensemble`, acting over all devices."""
+def specs(agent: Agent, on_data: int) -> Specs:
+    """PartitionSpecs of the state: members split over `ensemble`, acting over all devices.
+
+    Args:
+      on_data: size of the mesh axis `data`, over which `optimizer.split` splits the optimisers.
+    """
     same: Any = mesh.REPLICATED
     members: Any = mesh.MEMBERS
     learner = Learner(
         params=Params(same, members, same),
         normalizer=same,
-        opt=OptState(same, members, same),
+        opt=slices_of_opt(agent, on_data)
+        if agent.optimizer.split
+        else OptState(same, members, same),
         slow=same,
         average=same,
         ranges=same,
@@ -149,6 +155,23 @@ def specs() -> Specs:
         curiosity=same,
     )
     return Specs(learner=learner, acting=mesh.SHARDED)
+
+
+def slices_of_opt(agent: Agent, on_data: int) -> OptState:
+    """The PartitionSpec of each leaf of the optimisers' state."""
+    opt = jax.eval_shape(lambda: init(jax.random.key(0), agent)).opt
+
+    def replicated(x: Any) -> Any:
+        return slices.spec(x.shape, on_data)
+
+    def of_members(x: Any) -> Any:
+        return slices.spec(x.shape[1:], on_data, *mesh.MEMBERS)
+
+    return OptState(
+        trunk=jax.tree.map(replicated, opt.trunk),
+        members=jax.tree.map(of_members, opt.members),
+        behaviour=jax.tree.map(replicated, opt.behaviour),
+    )
 
 
 def optimizers(agent: Agent) -> OptState:

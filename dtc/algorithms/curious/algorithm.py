@@ -38,7 +38,7 @@ def make(cfg: Any, spec: EnvSpec, precision: Precision) -> Algorithm:
             "sampled": with_policy(agent.task, greedy=False, averaged=True),
         },
         for_acting=static.for_acting,
-        specs=static.specs(),
+        specs=static.specs(agent, cfg.mesh.data),
         judge=partial(judging.judge, agent=agent),
         to_checkpoint=partial(static.to_checkpoint, agent=agent),
         from_checkpoint=partial(static.from_checkpoint, agent=agent),

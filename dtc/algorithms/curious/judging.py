@@ -17,7 +17,7 @@ from dtc.core.keys import mesh_keys
 from dtc.core.numerics import accum
 from dtc.core.types import Array, Key, Latent, Purpose, PyTree, Row
 from dtc.training.carrier import Machine
-from dtc.training.evaluation import Outcome, Trace, run_episode
+from dtc.training.evaluation import Hosted, Index, Outcome, Trace, index_specs, run_episode
 from dtc.world_model import ensemble, losses, rssm
 
 CONTEXT = 5  # observed steps of an episode before the open-loop prediction
@@ -102,14 +102,15 @@ class OpenLoop(NamedTuple):
 
 
 def predict_episode(
-    root: Key, learner: Learner, index: Array, agent: Agent, machine: Machine
+    root: Key, learner: Learner, index: Index, agent: Agent, machine: Machine
 ) -> OpenLoop:
     """One greedy episode; after CONTEXT steps the model's input is the actions only."""
     ids = mesh.global_ids(1)
     greedy = act_with(agent, agent.task, greedy=True, averaged=True)
     trace = run_episode(root, learner, greedy, ids, index, machine)
     trace = jax.tree.map(lambda x: x[:-1], trace)
-    latents = open_loop(root, learner, trace, ids, index, agent)
+    number = index.number if isinstance(index, Hosted) else index
+    latents = open_loop(root, learner, trace, ids, number, agent)
     predicted = losses.decode(agent.trunk, learner.params.trunk, agent.feature(latents))
     predicted = normalizer.restore(learner.normalizer, predicted)
     seen = rssm.encode_batch(agent.spec, trace.rows.obs, 2)
@@ -178,7 +179,7 @@ def make_probes(machine: Machine, on: Mesh, agent: Agent) -> dict[str, Any]:
     predict = partial(predict_episode, agent=agent, machine=machine)
     novelty = partial(novelty_of, agent=agent)
     return {
-        "open_loop": mesh.sharded(predict, on, (same, learner, same), same),
+        "open_loop": mesh.sharded(predict, on, (same, learner, index_specs(machine)), same),
         "novelty": mesh.sharded(novelty, on, (learner, each, each), each),
         "member_distance": jax.jit(member_distance, out_shardings=NamedSharding(on, same)),
     }

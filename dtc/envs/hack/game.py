@@ -102,7 +102,7 @@ def hack(max_steps: int = 500, is_masked: bool = True) -> Environment:
         max_steps=max_steps,
         encode=view.encode,
         has_action_mask=is_masked,
-        planes=("player", "programs", "board"),
+        planes=("programs", "board"),
         picture=picture,
         legend=LEGEND,
         map=GridMap((SIDE, SIDE), lambda obs: (obs["player"][..., 0], obs["player"][..., 1])),

@@ -36,7 +36,7 @@ SHOWN = (
 )
 INTERNALS = "internals"  # folder of figures that ask for knowledge of the model's parts
 SHOWN_STEPS = 64  # steps of the episode in dream.png and salience.png
-SALIENCE_TITLE = "Salience weights of the task policy over an episode"
+SALIENCE_TITLE = "salience weights of the task policy over an episode"
 
 
 def make(program: Program) -> Report:
@@ -147,12 +147,14 @@ def draw(program: Program, drawing: Drawing) -> Sequence[str]:
         {name: first(x) for name, x in shown.predicted.items()},
         first(shown.novelty),
         CONTEXT,
-        f"An episode and the model's open-loop prediction after {CONTEXT} steps",
+        f"{drawing.title}: an episode and the model's open-loop prediction after {CONTEXT} steps",
         shown=look.of(program.machine.env.spec),
     )
     if shown.salience is not None:
         heatmaps.salience(
-            directory / INTERNALS / "salience.png", first(shown.salience), SALIENCE_TITLE
+            directory / INTERNALS / "salience.png",
+            first(shown.salience),
+            f"{drawing.title}: {SALIENCE_TITLE}",
         )
     if program.machine.env.spec.map is None:
         return []
