@@ -1,9 +1,9 @@
-"""Writes .ci/locked.txt: the versions of constraints.txt with the hashes of their wheels.
+"""Writes .ci/locked*.txt: the versions of constraints.txt with the hashes of their wheels.
 
     python .ci/lock.py
 
-It asks pip what `.[test,tpu]` needs on this machine, which must be what CI is: Linux x86-64 with
-Python 3.11.
+It asks pip what the extras of FILES need on this machine, which must be what CI is: Linux x86-64
+with Python 3.11.
 """
 
 import json
@@ -15,20 +15,21 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 HEAD = "# Written by .ci/lock.py from constraints.txt, for Linux x86-64 and Python 3.11.\n"
+FILES = {"locked.txt": "test,tpu", "locked_suites.txt": "suites,test"}  # extras by file
 
 
-def report() -> dict:
+def report(extras: str) -> dict:
     """What pip would install into an empty environment."""
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
         command = [sys.executable, "-m", "pip", "install", "--quiet", "--dry-run"]
         command += ["--ignore-installed", "--disable-pip-version-check", "--report", file.name]
-        command += ["-c", "constraints.txt", "-e", ".[test,tpu]"]
+        command += ["-c", "constraints.txt", "-e", f".[{extras}]"]
         subprocess.run(command, cwd=ROOT, check=True)
         return json.loads(Path(file.name).read_text())
 
 
 def locked(found: dict) -> str:
-    """The lines of locked.txt."""
+    """The lines of a file."""
     lines = []
     for item in found["install"]:
         name, version = item["metadata"]["name"].lower(), item["metadata"]["version"]
@@ -42,4 +43,5 @@ if __name__ == "__main__":
     here = (platform.system(), platform.machine(), *platform.python_version_tuple()[:2])
     if here != ("Linux", "x86_64", "3", "11"):
         sys.exit(f"This machine is {' '.join(here)}, and CI is Linux x86_64 3 11.")
-    (ROOT / ".ci" / "locked.txt").write_text(locked(report()))
+    for name, extras in FILES.items():
+        (ROOT / ".ci" / name).write_text(locked(report(extras)))

@@ -2,7 +2,7 @@
 
 import sys
 
-from dtc.commands import bench
+from dtc.commands.__main__ import script
 
 if __name__ == "__main__":
-    sys.exit(bench.main(sys.argv[1:]))
+    sys.exit(script(["bench", *sys.argv[1:]]))

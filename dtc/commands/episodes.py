@@ -52,7 +52,7 @@ def _play(
 ) -> tuple[dict[str, float], np.ndarray]:
     """Means over all episodes of a policy, and the return of each."""
     size = min(episodes, BLOCK)
-    play = evaluation.make_block(run.program.machine, run.program.mesh, size, kind)
+    play = run.program.block(size, kind)
     sums: dict[str, float] = {}
     parts: list[np.ndarray] = []
     for number, first in enumerate(range(0, episodes, size)):
@@ -62,7 +62,9 @@ def _play(
         parts.append(np.asarray(block.returns[:num], np.float64))
         sums = {k: sums.get(k, 0.0) + num * float(x) for k, x in block.means.items()}
         played(kind, first + num)
-    return {name: x / episodes for name, x in sums.items()}, np.concatenate(parts)
+    means = {name: x / episodes for name, x in sums.items()}
+    means = {k: float(x) for k, x in evaluation.scored(means, run.program.machine).items()}
+    return means, np.concatenate(parts)
 
 
 def film(run: Saved, workdir: Path, target: Path | None, episodes: int) -> Path | None:

@@ -9,7 +9,16 @@ from typing import Any
 from dtc.config.own import split
 from dtc.core.types import Environment
 from dtc.envs import names, own
-from dtc.envs.adapters import brax, craftax, gymnax, jumanji, navix, playground, xminigrid
+from dtc.envs.adapters import (
+    brax,
+    craftax,
+    gymnasium,
+    gymnax,
+    jumanji,
+    navix,
+    playground,
+    xminigrid,
+)
 from dtc.envs.bandit import bandit
 from dtc.envs.chain import chain
 from dtc.envs.deepsea import deepsea, sized
@@ -32,6 +41,7 @@ ENVIRONMENTS: dict[str, Maker] = {
 }
 FAMILIES: dict[str, Callable[[str], Maker]] = {  # by the text before the slash
     "deepsea": sized,
+    "gymnasium": gymnasium.find,
     "gymnax": gymnax.find,
     "jumanji": jumanji.find,
     "brax": brax.find,

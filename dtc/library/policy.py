@@ -94,6 +94,9 @@ class Policy:
 
     def _check(self, obs: Mapping[str, Any], mask: Any) -> None:
         """Refuses what is missing or of another shape."""
+        if not isinstance(obs, Mapping):
+            names = ", ".join(f"{name!r}: ..." for name in self.spec.obs)
+            raise ValueError(f"obs is of type {type(obs).__name__}. Pass a dict: {{{names}}}.")
         lead = () if self.batch is None else (self.batch,)
         wanted: dict[str, tuple[Any, tuple]] = {
             f"obs[{name!r}]": (obs.get(name), spec.shape) for name, spec in self.spec.obs.items()

@@ -158,7 +158,7 @@ class GymnasiumVectorStyle(gymnasium.vector.VectorEnv):
 
     def step(self, actions: Any) -> Any:
         """(observations, rewards, terminated, truncated, infos)."""
-        actions = jnp.asarray(actions, self.env.spec.action.dtype)
+        actions = np.asarray(actions, self.env.spec.action.dtype)
         self._state, shown = self._step(self._root, self._state, actions)
         found = self._infos(shown)
         if self.config.mode == "same_step":

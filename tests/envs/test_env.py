@@ -224,7 +224,7 @@ def test_a_mistyped_environment_is_refused_with_the_nearest_name():
         "env.name=feedr is not an environment; did you mean feeder? "
         f"Known: {', '.join(catalog.ENVIRONMENTS)}, hack/unmasked, "
         "deepsea/SIZE, gymnax/ID, jumanji/ID, brax/ID, craftax/ID, navix/ID, xminigrid/ID, "
-        "playground/ID, FILE.py:FUNCTION."
+        "playground/ID, gymnasium/ID, FILE.py:FUNCTION."
     )
     with pytest.raises(ValueError, match=r"env.name=zzz is not an environment\. Known: feeder"):
         catalog.make("zzz")

@@ -90,7 +90,7 @@ def test_names_are_read_from_source(tmp_path):
     assert installed.keys(path, "_envs") == ["a", "b"] and installed.keys(path, "_cfgs") == []
 
 
-SUITES = ["gymnax", "jumanji", "brax", "craftax", "navix", "xminigrid", "playground"]
+SUITES = ["gymnasium", "gymnax", "jumanji", "brax", "craftax", "navix", "xminigrid", "playground"]
 
 
 def test_every_suite_is_in_the_catalog():
@@ -137,7 +137,7 @@ import sys
 import dtc
 from dtc.envs import catalog
 from dtc.commands import train
-found = {{"mujoco", "gymnasium", "mujoco_playground", *{SUITES}}} & set(sys.modules)
+found = {{"mujoco", "mujoco_playground", *{SUITES}}} & set(sys.modules)
 assert not found, found
 """
     subprocess.run([sys.executable, "-c", program], check=True)

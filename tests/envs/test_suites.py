@@ -30,8 +30,9 @@ EXAMPLES = {  # by package
     "xminigrid": ["xminigrid/MiniGrid-DoorKey-5x5"],
     "mujoco_playground": ["playground/CartpoleBalance"],
 }
-# From some step on the two programs differ in the last bits, on a CPU by at most 3e-6 in 200 steps.
-# Why is not known: without `check_vma` they differ as well. All others are equal to the bit.
+# Under the flags of tests/conftest.py the two programs differ from step 40 on, by at most 3e-6 in
+# 200 steps. It is XLA's older loop emitter (--xla_cpu_use_fusion_emitters=false): without that
+# flag, as without any, or without fusions, they are equal to the bit.
 ROUNDED = {"mujoco_playground"}
 PACKAGE = {name: package for package, names in EXAMPLES.items() for name in names}
 every_example = pytest.mark.parametrize("name", PACKAGE)
@@ -140,12 +141,18 @@ def test_encoding_is_finite_one_hot_in_grids_and_loses_nothing(name):
     assert distinct(encoded) == distinct(obs)
 
 
+RUNS = [(guest, package) for guest in ("ppo", "mix") for package in EXAMPLES]
+SHORT = [("ppo", package) for package in ("gymnax", "jumanji", "navix", "xminigrid")]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("package", ["gymnax", "jumanji", "navix", "xminigrid"])
-def test_twenty_updates_of_ppo_are_finite_and_compile_once(package):
+@pytest.mark.parametrize(
+    "guest, package", [pytest.param(*r, marks=[pytest.mark.wide] * (r not in SHORT)) for r in RUNS]
+)
+def test_twenty_updates_are_finite_and_compile_once(guest, package):
     name = EXAMPLES[package][0]
     made(name)
-    program = program_of("ppo", env__name=name, env__num_envs=8)
+    program = program_of(guest, env__name=name, env__num_envs=8)
     carrier, _ = program.train(fresh(program), red_lines.size_on(program, 1))
     before = len(red_lines.COMPILED)
     _, info = program.train(carrier, red_lines.size_on(program, 19))

@@ -141,6 +141,8 @@ def test_the_latent_is_kept_until_an_episode_begins(fresh):
     ("obs", "mask", "message"),
     [
         ({"cell": OBS["cell"]}, MASK, "obs['step'] is missing"),
+        (np.zeros(3), MASK, "obs is of type ndarray. Pass a dict: {'cell': ..., 'step': ...}."),
+        ([OBS], MASK, "obs is of type list. Pass a dict"),
         (OBS, None, "mask is missing"),
         (OBS, MASK[:2], "mask of shape (2,) is not (3,)"),
         (OBS | {"cell": np.zeros(4)}, MASK, "obs['cell'] of shape (4,) is not ()"),

@@ -94,7 +94,8 @@ def adapt(env_id: str) -> Environment:
         obs, state, reward, is_done, _ = game.step_env(key, state, action, params)
         return state, show(obs, state, reward, is_done)
 
-    game_of = Game(parts, action, max_steps, begin, advance, params)
+    names = tuple(f"{key}_fraction" for key in unlocked)
+    game_of = Game(parts, action, max_steps, begin, advance, params, achievements=names)
     return suite.environment(f"craftax/{env_id}", game_of)
 
 

@@ -14,7 +14,7 @@ Therefore the game gets a limit that is one step longer, and the steps are count
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -46,14 +46,14 @@ def adapt(env_id: str) -> Environment:
         space = game.observation_space(params)
         shown = jax.eval_shape(game.reset_env, suite.RAW_KEY, params)[0]
         action = _action(game.action_space(params))
-        shapes = _parts(space, shown)
+        shapes = spaces.parts_of(space, shown)
         parts = {name: _part(*part, env_id.endswith(MINATAR)) for name, part in shapes.items()}
         max_steps, is_task = int(params.max_steps_in_episode), env_id.endswith("-bsuite")
         if not is_task:
             params = params.replace(max_steps_in_episode=params.max_steps_in_episode + 1)
 
     def show(obs: Any) -> dict[str, Any]:
-        return {name: x for name, (_, x) in _parts(space, obs).items()}
+        return {name: x for name, (_, x) in spaces.parts_of(space, obs).items()}
 
     def begin(key: Array, params: PyTree) -> tuple[PyTree, Shown]:
         obs, inner = game.reset_env(key, params)
@@ -79,15 +79,6 @@ def _in_order(inner: Any) -> Any:
     values = [getattr(inner, field.name) for field in dataclasses.fields(inner)]
     names = ("rewards", "total_regret", "time")
     return dataclasses.replace(inner, **dict(zip(names, values, strict=True)))
-
-
-def _parts(space: Any, x: Any, name: str = "obs") -> dict[str, tuple[Any, Any]]:
-    """(space, value) of each part of an observation: obs, or obs_0, obs_1, obs_position."""
-    if not hasattr(space, "spaces"):
-        return {name: (space, x)}
-    inner = space.spaces
-    items = inner.items() if isinstance(inner, Mapping) else enumerate(inner)
-    return {k: v for key, s in items for k, v in _parts(s, x[key], f"{name}_{key}").items()}
 
 
 def _part(space: Any, x: jax.ShapeDtypeStruct, is_binary: bool) -> Part:

@@ -133,6 +133,18 @@ def num_joint(sizes: Any) -> int:
     return math.prod(int(n) for n in np.asarray(sizes).reshape(-1))
 
 
+def parts_of(space: Any, x: Any = None, name: str = "obs") -> dict[str, tuple[Any, Any]]:
+    """(space, value) of each part of a Dict or Tuple space: obs, or obs_0, obs_1, obs_position."""
+    if not hasattr(space, "spaces"):
+        return {name: (space, x)}
+    inner = space.spaces
+    items = inner.items() if isinstance(inner, Mapping) else enumerate(inner)
+    found: dict[str, tuple[Any, Any]] = {}
+    for key, part in items:
+        found |= parts_of(part, None if x is None else x[key], f"{name}_{key}")
+    return found
+
+
 def named(tree: Any, name: str = "obs") -> dict[str, Any]:
     """Leaves by name: {obs: x}, or the fields of mappings, named tuples and dataclasses.
 

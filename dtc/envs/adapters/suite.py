@@ -51,6 +51,7 @@ class Game(NamedTuple):
     params: PyTree = ()
     has_mask: bool = False
     is_task: bool = False  # the limit is part of the task: reaching it is a termination
+    achievements: tuple[str, ...] = ()  # names of infos, as in EnvSpec
 
 
 def load(module: str, package: str, extra: str) -> Any:
@@ -143,6 +144,7 @@ def environment(name: str, game: Game) -> Environment:
         encode=encode,
         has_action_mask=game.has_mask,
         planes=tuple(key for key, part in game.parts.items() if spaces.is_planes(part)),
+        achievements=game.achievements,
     )
     return Environment(spec, game.params, reset, step)
 
