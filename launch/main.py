@@ -2,7 +2,7 @@
 
 import sys
 
-from dtc.commands import train
+from dtc.commands.__main__ import script
 
 if __name__ == "__main__":
-    sys.exit(train.main(sys.argv[1:]))
+    sys.exit(script(["train", *sys.argv[1:]]))

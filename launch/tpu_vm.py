@@ -2,7 +2,7 @@
 
 import sys
 
-from dtc.commands import launch
+from dtc.commands.__main__ import script
 
 if __name__ == "__main__":
-    sys.exit(launch.main(["tpu_vm", *sys.argv[1:]]))
+    sys.exit(script(["launch", "tpu_vm", *sys.argv[1:]]))

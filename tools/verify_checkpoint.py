@@ -2,7 +2,7 @@
 
 import sys
 
-from dtc.commands import verify
+from dtc.commands.__main__ import script
 
 if __name__ == "__main__":
-    sys.exit(verify.main(sys.argv[1:]))
+    sys.exit(script(["verify", *sys.argv[1:]]))

@@ -18,7 +18,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from dtc.commands.arguments import Parser, at_least
+from dtc.commands.arguments import Parser, at_least, seconds, word
 from dtc.config.errors import ConfigError
 from dtc.host.cluster import PORT
 
@@ -37,8 +37,12 @@ def main(argv: Sequence[str]) -> int:
     """Launches; returns the run's exit status, 2 after one sentence for an invalid command."""
     split = list(argv).index("--") if "--" in argv else len(argv)
     options, flags = list(argv[:split]), list(argv[split + 1 :])
-    args = parser().parse_args(options)
+    args, others = parser().parse_known_args(options)
     try:
+        if others:
+            use = f"Use dtc launch {args.engine} ... -- {shlex.join([*others, *flags])}"
+            rule = f"is not a flag of dtc launch {args.engine}; those of dtc train follow a --"
+            raise ConfigError(f"{others[0]} {rule}. {use}.")
         if args.engine in ("local", "host"):
             from dtc.launchers import local
 
@@ -112,7 +116,7 @@ def _add_limits(engine: argparse.ArgumentParser, name: str) -> None:
     add = engine.add_argument
     add(
         "--timeout",
-        type=float,
+        type=seconds,
         default=0.0,
         metavar="SECONDS",
         help="end the run after this, status 124",
@@ -122,7 +126,7 @@ def _add_limits(engine: argparse.ArgumentParser, name: str) -> None:
         add("--devices-per-process", type=at_least(1), default=1, metavar="N", help="default 1")
         add(
             "--grace",
-            type=float,
+            type=seconds,
             default=15.0,
             metavar="SECONDS",
             help="given to the others when one has failed; default 15",
@@ -142,18 +146,18 @@ def _add_remote(engine: argparse.ArgumentParser, name: str) -> None:
         add("--image", default="", help="of the VM; default Google's for the kind of TPU")
         add("--spot", action="store_true", help="cheaper, and may be taken away at any time")
     if name in ("tpu_vm", "tpu_queue", "xpk"):
-        add("--zone", required=name != "xpk", default="", help="e.g. us-central2-b")
+        add("--zone", type=word, required=name != "xpk", help="e.g. us-central2-b")
         add("--project", default="", help="default: gcloud's")
     if name == "tpu_vm":
         add("--create", action="store_true", help="create the slice, and delete it at the end")
     if name in ("gke", "xpk"):
-        add("--image", required=True, help="container with dtc and libtpu")
+        add("--image", type=word, required=True, help="container with dtc and libtpu")
     if name == "gke":
         add("--bucket", default="", help="Cloud Storage bucket, mounted at /bucket")
         add("--service-account", default="", metavar="NAME", help="that may write to the bucket")
         add("--secret", default="", metavar="NAME", help="Kubernetes secret, as variables")
     if name == "xpk":
-        add("--cluster", required=True, help="made by xpk cluster create")
+        add("--cluster", type=word, required=True, help="made by xpk cluster create")
     if name == "slurm":
         add("--nodes", type=at_least(1), required=True, metavar="N", help="number of nodes")
         add("--tasks-per-node", type=at_least(1), default=1, metavar="N", help="default 1")

@@ -8,10 +8,12 @@ restored. Which steps there are is decided in steps.py.
 
 import logging
 import secrets
+import sys
 import textwrap
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,7 +25,7 @@ from jax.experimental import multihost_utils
 from dtc.config import settings as config
 from dtc.config.settings import Config, ConfigError
 from dtc.core.types import Array, PyTree
-from dtc.host import formats, identity, proof, verify
+from dtc.host import directory, formats, identity, proof, recorded, verify
 from dtc.host.directory import writable
 from dtc.host.proof import describe, fingerprint, leaves_of
 from dtc.host.steps import ASIDE, DamagedError, Steps, read_meta
@@ -51,8 +53,9 @@ class Checkpointer:
 
     def __init__(self, workdir: Path, cfg: Config, is_writer: bool = True):
         """A reader changes nothing in the directory, which a run may be writing to."""
-        self.directory = (Path(workdir) / "checkpoints").resolve()
+        self.directory = directory.checkpoints(Path(workdir))
         self.cfg, self.is_writer = cfg, is_writer
+        _hush()
         self.store = Steps(self.directory)
         self.saver = ocp.AsyncCheckpointer(
             ocp.CompositeCheckpointHandler(
@@ -95,6 +98,8 @@ class Checkpointer:
         try:
             if jax.process_index() == 0:
                 self.directory.mkdir(parents=True, exist_ok=True)
+                if not (self.directory.parent / recorded.NAME).exists():
+                    recorded.write(self.directory.parent, self.cfg)  # it was moved or removed
                 self.store.sweep()
             _meet("checkpoints swept")
             self.saver.save(self.store.path(step), args=save)
@@ -193,6 +198,7 @@ class Checkpointer:
         meta = _together(lambda: read_meta(path))
         formats.check(self.directory, meta.get("format"), formats.CHECKPOINT)
         self._check_structure(meta, target)
+        _together(lambda: _look(path))
         args = ocp.args.Composite(carrier=ocp.args.StandardRestore(_not_empty(target)))
         arrays = _together(lambda: self.saver.restore(path, args=args)["carrier"])
         carrier = _with_empty(arrays, target)
@@ -221,6 +227,24 @@ class Checkpointer:
         _meet("damaged checkpoints moved")
 
 
+def _hush() -> None:
+    """Hides one traceback that tells nothing: "Event loop is closed".
+
+    Orbax closes its event loop when an array cannot be read, while its threads still report on the
+    other arrays. `verify.check` tells which array it was.
+    """
+    before = sys.unraisablehook
+    if isinstance(before, partial) and before.func is _unless_closed:
+        return
+    sys.unraisablehook = partial(_unless_closed, before)
+
+
+def _unless_closed(hook: Callable[[Any], None], found: Any) -> None:
+    error = found.exc_value
+    if not (isinstance(error, RuntimeError) and str(error) == "Event loop is closed"):
+        hook(found)
+
+
 def _check_shared(workdir: Path) -> None:
     """Refuses a run directory that is another one for some process.
 
@@ -229,15 +253,15 @@ def _check_shared(workdir: Path) -> None:
     """
     if jax.process_count() == 1:
         return
-    token = str(int(multihost_utils.broadcast_one_to_all(np.int32(secrets.randbelow(2**31)))))
-    path = workdir / ".shared"
+    token = int(multihost_utils.broadcast_one_to_all(np.int32(secrets.randbelow(2**31))))
+    path = workdir / f".shared-{token}"  # other runs may look at the same directory meanwhile
     if jax.process_index() == 0:
         with writable(workdir):
             workdir.mkdir(parents=True, exist_ok=True)
-            path.write_text(token)
+            path.touch()
     _meet("token written")
     end = time.monotonic() + SHARED
-    while not (sees := path.exists() and path.read_text() == token) and time.monotonic() < end:
+    while not (sees := path.exists()) and time.monotonic() < end:
         time.sleep(0.1)
     each = multihost_utils.process_allgather(np.array(sees))
     if jax.process_index() == 0:
@@ -282,6 +306,19 @@ def _together(read: Any) -> Any:
     if problem or failed:
         raise DamagedError(problem or "another process cannot read it")
     return result
+
+
+def _look(path: Path) -> None:
+    """Reads a step of which a file has changed, so that the damage is told before Orbax meets it.
+
+    Orbax would print a traceback. Process 0 alone looks.
+    """
+    if jax.process_index() != 0:
+        return
+    try:
+        verify.check_seal(path)
+    except DamagedError:
+        verify.check_arrays(path)
 
 
 def _not_empty(tree: PyTree) -> dict[str, Any]:

@@ -98,6 +98,7 @@ def start(cfg: Config, num_wanted: int, processes: Processes) -> tuple[Config, D
     """
     check_slice(cfg)
     check_environment(cfg)
+    check_bits(cfg)
     if visible_accelerator():
         _connect(processes, is_pod=cfg.slice != "" and SLICES[cfg.slice].hosts > 1)
         visible = jax.devices()
@@ -171,6 +172,17 @@ def check_environment(cfg: Config) -> None:
         catalog.find(cfg.env.name)
     except ValueError as error:
         raise ConfigError(str(error)) from error
+
+
+def check_bits(cfg: Config) -> None:
+    """Refuses JAX's own 64 bits, which would not fit the state of a run of 32."""
+    is_wide = jax.dtypes.canonicalize_dtype("float64") == "float64"
+    if is_wide and cfg.precision.param != "float64":
+        raise ConfigError(
+            "JAX_ENABLE_X64 makes numbers of 64 bits, unlike "
+            f"precision.param={cfg.precision.param}. Unset it, or use "
+            "--config.precision.param=float64 --config.precision.compute=float64."
+        )
 
 
 def _connect(processes: Processes, is_pod: bool) -> None:

@@ -58,8 +58,8 @@ def writable(workdir: Path) -> Iterator[None]:
         ) from error
 
 
-def check_writable(path: Path) -> None:
-    """Refuses a directory that cannot be created or written to.
+def check_writable(path: Path, flag: str = "workdir") -> None:
+    """Refuses a directory, named by a flag, that cannot be created or written to.
 
     Raises:
       ConfigError: names the part of the path that is in the way.
@@ -73,7 +73,21 @@ def check_writable(path: Path) -> None:
     elif not os.access(there, os.W_OK | os.X_OK):
         rule = f"{there} cannot be written to"
     if rule:
-        raise ConfigError(f"--workdir={path} cannot be a run directory: {rule}. Use another one.")
+        noun = "a run directory" if flag == "workdir" else "a directory of programs"
+        raise ConfigError(f"--{flag}={path} cannot be {noun}: {rule}. Use another one.")
+
+
+def checkpoints(workdir: Path) -> Path:
+    """Where the checkpoints of a run are.
+
+    Raises:
+      ConfigError: something else is there, such as a link to a disk that is not mounted.
+    """
+    path = workdir / "checkpoints"
+    if os.path.lexists(path) and not path.is_dir():
+        what = f"a link to {os.readlink(path)}" if path.is_symlink() else "a file"
+        raise ConfigError(f"{path} is {what} and no directory. Mount its disk or move it away.")
+    return path.resolve()
 
 
 def has_run(workdir: Path) -> bool:
@@ -87,7 +101,7 @@ def finished(workdir: Path, cfg: Config) -> str:
         try:
             meta = json.loads((workdir / "checkpoints" / str(step) / "meta/metadata").read_text())
             done = int(meta["run"]["update" if cfg.run.updates else "env_steps"])
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             continue  # damaged: the loop goes back to the one before
         goal = cfg.run.updates or cfg.run.steps
         noun = "update" if cfg.run.updates else "environment step"
@@ -98,4 +112,4 @@ def finished(workdir: Path, cfg: Config) -> str:
 def _steps(workdir: Path) -> list[int]:
     """Numbers of its checkpoints, newest first."""
     found = workdir.glob("checkpoints/*")
-    return sorted((int(p.name) for p in found if p.name.isdigit()), reverse=True)
+    return sorted((int(p.name) for p in found if p.name.isdecimal()), reverse=True)

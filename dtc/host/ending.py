@@ -93,6 +93,10 @@ def summary(cfg: Config, totals: Totals, records: Sequence[Mapping[str, Any]]) -
         f"  return       {', '.join([*parts, *known])}",
         f"  cost         {steps}, {updates}, {clock(totals.seconds)} of training",
     ]
+    waited = [r["feed/waiting"] for r in records if isinstance(r.get("feed/waiting"), float | int)]
+    if waited:
+        share = f"{np.mean(waited):.0%} of the time"
+        lines.append(f"  host-fed     the device waited for the environments {share}")
     found = interest(records)
     return [*lines, f"  interesting  {found}"] if found else lines
 

@@ -35,8 +35,9 @@ class Lock:
     """Held from `take` to `release`, or to the end of the process."""
 
     def __init__(self, workdir: Path):
-        self.workdir, self.path = workdir, workdir / NAME
+        self.workdir, self.path = workdir, workdir.absolute() / NAME
         self.file: int | None = None
+        self.owner = ""  # JSON, what the file says
         self.released = threading.Event()
 
     def take(self) -> None:
@@ -53,10 +54,10 @@ class Lock:
             os.close(file)
             raise ConfigError(self._refusal(owner))
         started = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
-        me = {"host": socket.gethostname(), "pid": os.getpid(), "started": started, "boot": boot()}
+        host = {"host": socket.gethostname(), "pid": os.getpid()}
+        self.owner = json.dumps(host | {"started": started, "boot": boot()})
         with writable(self.workdir):
-            os.ftruncate(file, 0)
-            os.pwrite(file, json.dumps(me).encode(), 0)
+            self._sign(file)
         self.file = file
         threading.Thread(target=self._beat, daemon=True).start()
 
@@ -89,7 +90,8 @@ class Lock:
             time.sleep(0.02)
         owner = _owner(file)
         is_elsewhere = bool(owner) and owner.get("boot") != boot()
-        return not (is_elsewhere and self._age(file) < SILENCE)
+        # A clock may go back: a live owner writes the new time with its next refresh.
+        return not (is_elsewhere and abs(self._age(file)) < SILENCE)
 
     def _age(self, file: int) -> float:
         """Seconds since the lock was refreshed, by the clock of its file system."""
@@ -105,9 +107,32 @@ class Lock:
     def _beat(self) -> None:
         while not self.released.wait(BEAT):
             try:
+                if not self._is_there():
+                    self._renew()
                 os.utime(self.path)
             except OSError:
                 continue  # the disk may come back
+
+    def _sign(self, file: int) -> None:
+        os.ftruncate(file, 0)
+        os.pwrite(file, self.owner.encode(), 0)
+
+    def _renew(self) -> None:
+        """Takes the lock again where the directory was moved or removed, and begun anew since."""
+        file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
+        if self.file is None or not _flock(file, fcntl.LOCK_EX):
+            os.close(file)
+            return
+        self._sign(file)
+        old, self.file = self.file, file
+        os.close(old)
+
+    def _is_there(self) -> bool:
+        """Whether the lock that is held is still the one in the directory."""
+        try:
+            return self.file is None or os.path.samestat(os.fstat(self.file), self.path.stat())
+        except FileNotFoundError:
+            return False
 
     def _refusal(self, owner: dict[str, Any]) -> str:
         who = f"process {owner.get('pid', '?')} on {owner.get('host', '?')}"

@@ -8,7 +8,7 @@ import dataclasses
 import logging
 import signal
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from dtc.config.errors import ConfigError
 from dtc.config.settings import Config
 from dtc.core.types import Row
 from dtc.host import agreement, checkpoint, ending, health, identity, recorded, rescue, writers
@@ -24,7 +25,7 @@ from dtc.host.compiles import OFF, Compiles
 from dtc.host.devices import Devices
 from dtc.host.lock import Lock
 from dtc.host.pace import Call, Pace, Plan, Window, crosses
-from dtc.host.program import Program
+from dtc.host.program import Program, Train
 from dtc.host.progress import Progress
 from dtc.host.reports.catalog import report_of
 from dtc.host.saves import Saves
@@ -35,11 +36,8 @@ from dtc.host.tracer import Tracer
 from dtc.host.trackers import ask
 from dtc.host.warm import with_parameters
 from dtc.training.carrier import Carrier
-from dtc.training.trainer import CallInfo
 
 START_UP, COMPILE = 1, 4  # times run.patience
-
-Train = Callable[..., tuple[Carrier, CallInfo]]  # (carrier, number of iterations)
 
 
 def run(
@@ -127,6 +125,8 @@ class Run:
         self.progress = Progress(self.goal, self.unit, shown=self.report.shown)
         self.compiling = partial(self.compiles.during, self.cfg, self.progress.during)
         self.progress.log(self.message)
+        if self.program.feed is not None:
+            self.progress.log(self.program.feed.message)
         self.tracer = Tracer(self.cfg.run.profile, self.workdir / "profile", self.progress.log)
         self.stop.say = self.progress.log
         try:
@@ -165,7 +165,7 @@ class Run:
 
     def _begin(self) -> Carrier:
         """The carrier before the first update."""
-        carrier = self.program.init(jnp.uint32(self.cfg.seed))
+        carrier = self.program.start(self.cfg.seed)
         for part in self.rows:
             check_finite(part)
             carrier = self.program.insert(carrier, part, None)
@@ -232,7 +232,7 @@ class Run:
         """Compiles the train call ahead, so that compilation does not count as training time."""
         begin, what = time.monotonic(), "Compiling the train step"
         with self.watchdog.during("Compiling", COMPILE), self.compiling(what):
-            train = self.program.train.lower(carrier, jnp.int32(0)).compile()
+            train = self.program.compile(carrier)
         self.compiles.loaded()
         self.progress.log(f"Compiled the train step in {writers.clock(time.monotonic() - begin)}.")
         return train
@@ -277,7 +277,11 @@ class Run:
             report = self.inspector.report(carrier)
             raise rescue.give_up(self.workdir, why, report, rescue.MOST)
         if self.checkpointer.steps():
-            restored = self.checkpointer.restore_latest(self.program.checkpoint_shapes())
+            try:
+                restored = self.checkpointer.restore_latest(self.program.checkpoint_shapes())
+            except ConfigError as error:
+                report = self.inspector.report(carrier)
+                raise rescue.give_up(self.workdir, f"{why}. {error}", report, 0) from error
             self.totals = Totals(**restored.meta)
             carrier = self.program.from_checkpoint(restored.carrier)
         else:
@@ -310,25 +314,23 @@ class Run:
         self.totals.env_steps += 0 if info.collected is None else int(info.collected.env_steps)
         self.totals.seconds += seconds
         is_last = bool(self.signal) or not self._is_goal_ahead(call.update)
+        counts = self.totals.counts(call.update)
         if is_last or self.pace.is_event(call.update):
-            self._record(call.update)
+            self._record(counts)
+        else:
+            self.progress.move(counts)
 
     def _is_goal_ahead(self, update: int) -> bool:
         return (update if self.unit == "update" else self.totals.env_steps) < self.goal
 
-    def _record(self, update: int) -> None:
+    def _record(self, counts: dict[str, Any]) -> None:
         """Writes the record of the calls since the one before."""
         window, self.window = self.window, Window()
         if not window.updates:
             return
         metrics = window.metrics()
-        record: dict[str, Any] = {
-            "update": update,
-            "env_steps": self.totals.env_steps,
-            "seconds": self.totals.seconds,
-        }
         per_update = self.program.machine.algorithm.rates(metrics)
-        record |= window.record() | window.rates(per_update) | metrics
+        record = counts | window.record() | window.rates(per_update) | metrics
         self._write(record)
         self.progress.update(record | self.totals.last_eval)
 
@@ -356,9 +358,8 @@ class Run:
         with self.watchdog.during("An evaluation", START_UP):
             result = jax.device_get(self.program.evaluate(carrier.root, carrier.learner, index))
         self.totals.last_eval = {f"eval/{name}": float(x) for name, x in result.items()}
-        t = self.totals
-        done = {"update": t.update, "env_steps": t.env_steps, "seconds": t.seconds}
-        record: dict[str, Any] = done | t.last_eval | self.report.measure(self.program, carrier)
+        done = self.totals.counts(self.totals.update) | self.totals.last_eval
+        record: dict[str, Any] = done | self.report.measure(self.program, carrier)
         self._write(record | {f"eval/{k}": v for k, v in self.totals.baselines.items()})
 
     def _save(self, carrier: Carrier) -> None:

@@ -1,5 +1,6 @@
 """The compiled functions of a run on its mesh, and its carrier in the form of checkpoints."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -13,9 +14,14 @@ from dtc.core import mesh
 from dtc.core.nets import Precision
 from dtc.core.types import PyTree
 from dtc.envs import catalog
+from dtc.host.episodes import Stage
+from dtc.host.feed import Feed
 from dtc.training import evaluation, trainer
 from dtc.training.algorithm import State
 from dtc.training.carrier import Carrier, Machine, specs
+from dtc.training.trainer import CallInfo
+
+Train = Callable[..., tuple[Carrier, CallInfo]]  # (carrier, number of iterations)
 
 
 def precision(cfg: Config, platform: str) -> Precision:
@@ -67,6 +73,34 @@ class Program:
         self.probes = m.algorithm.probes(m, self.mesh)
         kinds = ["random"] + ["scripted"] * (m.env.scripted is not None)
         self.references = {k: evaluation.make_reference(m, self.mesh, num, k) for k in kinds}
+        self.feed = None if m.env.host is None else Feed(m, self.mesh, cfg.seed)
+        if self.feed is not None:
+            self._show(self.feed.stage, num)
+
+    def _show(self, stage: Stage, num: int) -> None:
+        """Has episodes played on the host where the program cannot step the environments."""
+        self.evaluate = stage.shown(self.evaluate, "greedy", num)
+        self.watch = stage.shown(self.watch, "greedy", 1)
+        if "open_loop" in self.probes:
+            self.probes["open_loop"] = stage.shown(self.probes["open_loop"], "greedy", 1)
+        kinds = self.references.items()
+        self.references = {kind: stage.reference(fn, kind, num) for kind, fn in kinds}
+
+    def start(self, seed: int) -> Carrier:
+        """The carrier before the first update, with the prefill in its ring."""
+        carrier = self.init(jnp.uint32(seed))
+        return carrier if self.feed is None else self.feed.start(carrier)
+
+    def compile(self, carrier: Carrier) -> Train:
+        """The train call, compiled for such a carrier."""
+        if self.feed is not None:
+            return self.feed.compile(carrier)
+        return self.train.lower(carrier, jnp.int32(0)).compile()
+
+    def block(self, size: int, kind: str) -> Any:
+        """(root, learner, evaluation number, num) -> Block of `size` episodes of a policy."""
+        play = evaluation.make_block(self.machine, self.mesh, size, kind)
+        return play if self.feed is None else self.feed.stage.shown(play, kind, size)
 
     def shapes(self) -> Carrier:
         """ShapeDtypeStructs of the carrier, with shardings."""
@@ -91,7 +125,10 @@ class Program:
             lambda state: self.machine.algorithm.from_checkpoint(state, size),
             out_shardings=_shardings(_state(self.shapes())),
         )
-        return _with_state(carrier, convert(_state(carrier)))
+        here = _with_state(carrier, convert(_state(carrier)))
+        if self.feed is not None:
+            self.feed.restart(here)
+        return here
 
     def checkpoint_shapes(self) -> Carrier:
         """Shapes and shardings of `to_checkpoint`'s result on this mesh.

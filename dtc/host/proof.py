@@ -43,7 +43,8 @@ def fingerprint(tree: PyTree) -> dict[str, int]:
 
 @jax.jit
 def _fingerprints(leaves: list[Array]) -> Array:
-    return jnp.stack([fingerprints.of(x) for x in leaves]) if leaves else jnp.zeros(0, jnp.uint32)
+    of = jax.jit(fingerprints.of, inline=True)  # traced once a shape
+    return jnp.stack([of(x) for x in leaves]) if leaves else jnp.zeros(0, jnp.uint32)
 
 
 def of_numpy(x: np.ndarray) -> int:

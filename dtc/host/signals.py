@@ -14,14 +14,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
+from dtc.host.chatter import ENDINGS
 from dtc.host.peers import end
 
-STOPPED = 75  # by SIGTERM or SIGHUP, a checkpoint is saved: start it again with --resume
+STOPPED = 75  # by a signal of ENDINGS, a checkpoint is saved: start it again with --resume
 UNSAVED = 74  # the last checkpoint could not be written
 STUCK = 124  # the watchdog
 INTERRUPTED = 130  # by Ctrl-C
 
-STATUS = {signal.SIGTERM: STOPPED, signal.SIGHUP: STOPPED, signal.SIGINT: INTERRUPTED}
+STATUS = {**dict.fromkeys(ENDINGS, STOPPED), signal.SIGINT: INTERRUPTED}
 
 
 def status_of(number: int) -> int:
@@ -90,7 +91,8 @@ class Stop:
 
 
 def _print(text: str) -> None:
-    print(text, file=sys.stderr)
+    with contextlib.suppress(OSError):  # a terminal or pipe that is gone must not keep the process
+        print(text, file=sys.stderr, flush=True)
 
 
 def _nothing(number: int, frame: object) -> None:
@@ -132,10 +134,11 @@ class Watchdog:
             if gap > 10 * self.TICK:  # this process was suspended: that time does not count
                 self.deadline += gap
             elif now > self.deadline:
-                faulthandler.dump_traceback(all_threads=True)
+                with contextlib.suppress(Exception):  # a stream that is gone
+                    faulthandler.dump_traceback(all_threads=True)
                 text = (
                     f"{self.phase} took longer than run.patience={self.seconds:g} seconds allow "
                     "(all stacks are above): ending. The last checkpoint, if any, stands."
                 )
-                print(text, file=sys.stderr)
+                _print(text)
                 end(STUCK, text)

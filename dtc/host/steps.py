@@ -33,7 +33,7 @@ def read_meta(path: Path) -> dict[str, Any]:
     try:
         meta = json.loads((path / "meta" / "metadata").read_text())
         found = meta.pop("digest")
-    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+    except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
         raise DamagedError("its metadata cannot be read") from error
     if found != proof.digest(meta):
         raise DamagedError("its metadata changed on disk")

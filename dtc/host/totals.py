@@ -1,6 +1,7 @@
 """The totals of a run, which the host counts in Python integers."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass
@@ -14,3 +15,7 @@ class Totals:
     baselines: dict[str, float] = field(default_factory=dict)  # returns of reference policies
     last_eval: dict[str, float] = field(default_factory=dict)
     rollbacks: int = 0  # times that the run went back to a checkpoint
+
+    def counts(self, update: int) -> dict[str, Any]:
+        """The beginning of a record at this update, which calls in flight may be ahead of."""
+        return {"update": update, "env_steps": self.env_steps, "seconds": self.seconds}

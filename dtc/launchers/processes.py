@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
 from typing import NamedTuple
 
+from dtc.host.signals import STATUS
 from dtc.launchers.restarts import STUCK
 
 STEP = 0.05  # seconds between two looks at the processes
@@ -35,7 +36,7 @@ class Together(NamedTuple):
 
     status: int  # of the one that failed first; STUCK past the limit; 0: all finished
     statuses: list[int]  # by process; 128 + N: ended by signal N
-    is_over: bool  # the limit was reached, or SIGINT, SIGTERM or SIGHUP arrived and was passed on
+    is_over: bool  # the limit was reached, or a signal arrived and was passed on
 
 
 def run(children: Sequence[Child], limits: Limits, show: Callable[[str], None]) -> Together:
@@ -47,7 +48,7 @@ def run(children: Sequence[Child], limits: Limits, show: Callable[[str], None]) 
       show: receives a line, from any thread.
     """
     group = _Group(limits, show)
-    handlers = {n: signal.signal(n, group.pass_on) for n in group.PASSED}
+    handlers = {n: signal.signal(n, group.pass_on) for n in STATUS}
     try:
         group.start(children)
         while group.is_running():
@@ -62,8 +63,6 @@ def run(children: Sequence[Child], limits: Limits, show: Callable[[str], None]) 
 
 class _Group:
     """The processes, which of them failed first, and what has been done about it."""
-
-    PASSED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
     def __init__(self, limits: Limits, show: Callable[[str], None]):
         self.limits, self.show = limits, show

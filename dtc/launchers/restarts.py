@@ -5,7 +5,7 @@
 | 0 | finished | no |
 | 2 | a mistake in the command | no |
 | 69 | another process is gone | yes |
-| 75 | told to stop by SIGTERM, and saved | yes |
+| 75 | told to stop by a signal, and saved | yes |
 | 77 | the checkpoint is of another run | no |
 | 78 | the numbers went bad | no |
 | 124 | stuck; stopped by a watchdog | yes |

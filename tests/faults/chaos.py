@@ -204,7 +204,8 @@ def other_mesh(run):
     at, moved = int(run.newest().name), run.moved()
     mesh = run.draws.choice(["2,1", "4,1", "2,2", "1,2", "two processes"])
     if mesh == "two processes":
-        group = start_group(2, moved.workdir, flags=["--resume"], config=None)
+        flags = ["--resume", "--mesh=2,1"]  # the config holds the mesh it ran on
+        group = start_group(2, moved.workdir, flags=flags, config=None)
     else:
         num = int(mesh[0]) * int(mesh[2])
         group = [moved.start(f"--devices={num}", f"--mesh={mesh}")]

@@ -87,6 +87,21 @@ def test_three_attempts_in_vain_end_with_status_78_and_a_report(tmp_path):
     assert launch(tmp_path, never, updates=20, resume=True) == 0, "a person may go on from there"
 
 
+def test_with_every_checkpoint_damaged_it_ends_with_status_78_and_a_report(tmp_path, monkeypatch):
+    go_back = loop.Run._go_back
+
+    def damaged(self, carrier, why):
+        self.checkpointer.wait()
+        for file in tmp_path.glob("checkpoints/*/carrier/d/*"):
+            file.write_bytes(b"")
+        return go_back(self, carrier, why)
+
+    monkeypatch.setattr(loop.Run, "_go_back", damaged)
+    with pytest.raises(NumbersError, match=r"no readable checkpoint \(found: 10\).* are loss"):
+        launch(tmp_path, lambda draws: draws.update >= 12)
+    assert json.loads((tmp_path / rescue.REPORT).read_text())["losses"] == ["loss"]
+
+
 def test_single_bad_updates_are_skipped_and_told(tmp_path, capsys):
     assert launch(tmp_path, lambda draws: draws.update % 7 == 3, updates=12) == 0
     trained = [r for r in records(tmp_path) if "loss" in r]

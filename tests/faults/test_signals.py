@@ -26,20 +26,21 @@ def send(process, number):
     return time.monotonic()
 
 
-def test_sigterm_saves_without_figures_and_nobody_else_may_use_the_directory(tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_signal_saves_without_figures_and_nobody_else_may_use_the_directory(tmp_path, number):
     run = tmp_path / "run"
     process = start(run, f"--updates={ENDLESS}", "--config.run.checkpoint_every=1000000")
     wait_for(lambda: trained(run, 20), process)
     second = start(run, "--resume", f"--updates={ENDLESS}")
     finish(second, run, 2)
     assert "is in use by process" in output(run)
-    before = send(process, signal.SIGTERM)
+    before = send(process, number)
     finish(process, run, 75)
     assert time.monotonic() - before < 30  # a busy machine; measured on a quiet one: see promises
     (saved,) = steps(run)
     assert saved == max(losses(run)) and saved >= 20
     assert not (run / "figures").exists()
-    assert "SIGTERM: saving a checkpoint after this call." in output(run)
+    assert f"{number.name}: saving a checkpoint after this call." in output(run)
     again = start(run, "--resume", f"--updates={saved + 5}", config=None)
     finish(again, run)
     assert sorted(losses(run)) == list(range(1, saved + 6)) and steps(run)[0] == saved + 5

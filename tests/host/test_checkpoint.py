@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import jax
@@ -25,7 +26,7 @@ from dtc.config.errors import IdentityError
 from dtc.config.sections import EnvConfig
 from dtc.config.settings import ConfigError
 from dtc.core import mesh
-from dtc.host import checkpoint, proof, verify
+from dtc.host import checkpoint, directory, proof, recorded, verify
 from dtc.host.checkpoint import ASIDE, Checkpointer, DamagedError
 
 # Orbax leaves tasks behind on a closed event loop where it cannot read a file.
@@ -175,6 +176,37 @@ def test_flipped_bits_on_disk_fall_back_to_the_checkpoint_before(saved, restore,
     assert found.step == 10
     assert "checkpoint 20 is damaged" in caplog.text
     assert bits(found.carrier) == bits(carrier())
+
+
+def test_orbax_is_not_given_a_step_with_a_damaged_array(saved, restore, monkeypatch, capfd):
+    given, own = [], checkpoint.ocp.AsyncCheckpointer.restore
+
+    def spy(self, path, *args, **more):
+        given.append(path.name)
+        return own(self, path, *args, **more)
+
+    monkeypatch.setattr(checkpoint.ocp.AsyncCheckpointer, "restore", spy)
+    files = (saved / "checkpoints/20/carrier").rglob("d/*")
+    largest = max(files, key=lambda p: p.stat().st_size)
+    largest.write_bytes(b"")
+    assert restore(saved).step == 10 and given == ["10"]
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_what_orbax_leaves_behind_prints_no_traceback(saved, monkeypatch):
+    shown = []
+    monkeypatch.setattr(sys, "unraisablehook", shown.append)
+    for _ in range(2):
+        Checkpointer(saved, CFG).close()
+    news = [RuntimeError("Event loop is closed"), RuntimeError("else"), ValueError("x")]
+    for error in news:
+        sys.unraisablehook(types.SimpleNamespace(exc_value=error))
+    assert [x.exc_value for x in shown] == news[1:]
+
+
+def test_a_step_whose_arrays_are_whole_is_restored_whatever_its_seal_says(saved, restore):
+    (saved / "checkpoints/20/files.json").write_text("{}")
+    assert restore(saved).step == 20
 
 
 def test_arrays_that_are_not_what_was_written_fall_back(tmp_path, restore, monkeypatch, caplog):
@@ -346,6 +378,35 @@ def test_a_directory_that_is_gone_or_a_file_is_told_and_written_again(saved):
     (saved / "checkpoints").unlink()
     checkpointer.save(40, carrier(), {})
     assert checkpointer.close() == "" and checkpointer.steps() == [40]
+
+
+@pytest.mark.faults
+def test_a_save_into_a_directory_that_was_removed_can_be_resumed(saved, restore):
+    checkpointer = Checkpointer(saved, CFG)
+    shutil.rmtree(saved)
+    checkpointer.save(30, carrier(), {})
+    assert checkpointer.close() == ""
+    assert recorded.settings(saved) == CFG and restore(saved).step == 30
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("target", ["checkpoints", "not-mounted", None])
+def test_a_file_or_a_link_to_nowhere_in_place_of_checkpoints_is_refused(saved, target):
+    there = saved / "checkpoints"
+    shutil.rmtree(there)
+    there.symlink_to(target) if target else there.touch()
+    for is_writer in (True, False):
+        with pytest.raises(ConfigError, match=f"{there} is a .*. Mount its disk or move it away"):
+            Checkpointer(saved, CFG, is_writer)
+
+
+@pytest.mark.faults
+def test_odd_names_and_contents_of_steps_are_no_steps(saved, restore):
+    for name in ("30", "²", "٣٠"):
+        (saved / "checkpoints" / name / "meta").mkdir(parents=True)
+    (saved / "checkpoints/30/meta/metadata").write_text("[" * 100_000)
+    assert directory.has_run(saved) and "environment steps" in directory.finished(saved, CFG)
+    assert restore(saved).step == 20
 
 
 @pytest.mark.faults

@@ -63,6 +63,15 @@ def test_an_unknown_environment_is_refused_before_devices_start(name, part):
     assert "\n" not in str(error.value)
 
 
+def test_numbers_of_64_bits_are_refused_unless_the_settings_have_them():
+    wide = [f"--config.precision.{name}=float64" for name in ("param", "compute")]
+    with jax.enable_x64(True):
+        with pytest.raises(ConfigError, match="JAX_ENABLE_X64 makes numbers of 64 bits"):
+            devices.check_bits(parse().cfg)
+        devices.check_bits(parse(*wide).cfg)
+    devices.check_bits(parse().cfg)
+
+
 @pytest.mark.parametrize("name", ["deepsea/20", "gymnax/CartPole-v1"])
 def test_the_name_of_an_environment_may_carry_an_argument(name):
     devices.check_environment(parse(f"--config.env.name={name}").cfg)

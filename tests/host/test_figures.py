@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
 from PIL import Image
 
 from dtc.envs import catalog
@@ -52,6 +53,27 @@ def draw_curiosity(path, rows):
 
 def draw_model(path, rows):
     curves.model(path, rows, "title", max_entropy=1.6)
+
+
+def test_a_curve_of_one_record_is_a_dot_on_an_axis_from_zero(tmp_path):
+    one = [{"env_steps": 1024, "eval/return": 3.0} | {name: 0.5 for name in METRICS}]
+    curves.learning_curve(tmp_path / "one.png", one, {}, "title")
+    for color in (style.BLUE, style.PURPLE, style.ORANGE, style.GREEN):
+        assert count(tmp_path / "one.png", color) > 20, color
+    ax = Figure().subplots()
+    ax.plot([1024], [3.0], "o")
+    curves.from_zero(ax)
+    assert ax.get_xlim()[0] == 0 and ax.get_xlim()[1] > 1024
+
+
+def test_losses_within_a_decade_have_labels(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(style, "save", lambda figure, path: drawn.append(figure))
+    for least in (0.49, 0.001):
+        rows = [{"env_steps": x, "loss/value": y} for x, y in ((1, least), (2, 0.5))]
+        curves.policy(tmp_path / "policy.png", rows, "title")
+    scales = [figure.axes[0].get_yscale() for figure in drawn]
+    assert scales == ["linear", "log"]
 
 
 @pytest.mark.parametrize("draw", [draw_curiosity, draw_model])
@@ -239,6 +261,29 @@ def test_a_film_lasts_less_than_15_seconds(num, tmp_path, monkeypatch):
             shown.seek(i)
             times.append(shown.info["duration"])
     assert sum(times) <= 15_000 and times[-1] == film.HOLD
+
+
+def test_a_gif_shows_its_frames_although_it_stores_what_changes(tmp_path):
+    images = film.frames(clip_of(view_of(1)), VIEW, "caption")
+    images[3].paste((200, 30, 30), (40, 60, 90, 100))
+    film.gif(tmp_path / "film.gif", images, 100)
+    with Image.open(tmp_path / "film.gif") as shown:
+        assert shown.n_frames == len(images)
+        for i, image in enumerate(images):
+            shown.seek(i)
+            differs = np.abs(np.asarray(shown.convert("RGB"), int) - np.asarray(image, int))
+            assert np.percentile(differs, 99) <= 4, i
+            assert shown.convert("RGB").getpixel((0, 0)) == (255, 255, 255)
+
+
+def test_a_gif_that_would_be_large_has_fewer_frames(tmp_path, monkeypatch):
+    monkeypatch.setattr(codec, "program", lambda: "")
+    draw = np.random.default_rng(0).integers
+    noise = [Image.fromarray(draw(0, 256, (160, 160, 3), np.uint8)) for _ in range(150)]
+    monkeypatch.setattr(film, "frames", lambda *_: noise)
+    path = film.save(tmp_path / "film", [clip_of(view_of(0))], Look(), ["caption"])
+    with Image.open(path) as shown:
+        assert path.stat().st_size <= film.LARGEST and 30 < shown.n_frames < 75
 
 
 def test_a_film_is_an_mp4_where_there_is_a_codec(tmp_path):

@@ -58,7 +58,9 @@ def test_the_lock_of_a_killed_process_is_stale(held):
     Lock(workdir).check()
 
 
-@pytest.mark.parametrize(("silent", "is_refused"), [(1, True), (lock.SILENCE + 5, False)])
+@pytest.mark.parametrize(
+    ("silent", "is_refused"), [(1, True), (lock.SILENCE + 5, False), (-3600, False)]
+)
 def test_a_lock_of_another_machine_is_stale_after_a_silence(tmp_path, silent, is_refused):
     path = tmp_path / lock.NAME
     path.write_text(json.dumps({"host": "elsewhere", "pid": 7, "boot": "another"}))
@@ -70,6 +72,25 @@ def test_a_lock_of_another_machine_is_stale_after_a_silence(tmp_path, silent, is
         mine = Lock(tmp_path)
         mine.take()
         mine.release()
+
+
+def test_a_lock_is_taken_again_in_a_directory_that_was_moved_and_begun_anew(tmp_path, monkeypatch):
+    monkeypatch.setattr(lock, "BEAT", 0.01)
+    run, moved = tmp_path / "run", tmp_path / "moved"
+    mine = Lock(run)
+    mine.take()
+    run.rename(moved)
+    run.mkdir()
+    end = time.monotonic() + 10
+    while not (run / lock.NAME).exists() and time.monotonic() < end:
+        time.sleep(0.01)
+    time.sleep(0.1)
+    for use in (Lock(run).take, Lock(run).check):
+        with pytest.raises(ConfigError, match=f"in use by process {os.getpid()}"):
+            use()
+    Lock(moved).check()
+    mine.release()
+    Lock(run).check()
 
 
 def test_half_a_lock_file_is_nobodys(tmp_path):

@@ -109,3 +109,33 @@ def test_the_filter_starts_without_packages():
     command = [sys.executable, "-I", "-S", chatter.__file__, os.devnull]
     done = subprocess.run(command, input="x\n", capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "x\n")
+
+
+SHOWN = """
+import pathlib, sys
+from dtc.host import logs, progress
+logs.divert(pathlib.Path(sys.argv[1]), 0)
+shown = progress.Progress(10, "update")
+for _ in range(2):
+    shown.log("a line of the run ━")
+pathlib.Path(sys.argv[1], "trained").touch()
+logs.last_words("the cause")
+"""
+
+
+@pytest.mark.parametrize("output", ["no reader", "full"])
+def test_output_that_nobody_takes_does_not_end_the_run(tmp_path, output):
+    reader, pipe = os.pipe()
+    os.close(reader)
+    with open("/dev/full", "w") as full, open(pipe, "w") as closed:
+        out = closed if output == "no reader" else full
+        command = [sys.executable, "-c", SHOWN, str(tmp_path)]
+        assert subprocess.run(command, stdout=out, stderr=out, timeout=60).returncode == 0
+    assert (tmp_path / "trained").exists()
+
+
+def test_letters_that_a_terminal_does_not_know_do_not_end_the_run(tmp_path):
+    command = [sys.executable, "-c", SHOWN, str(tmp_path)]
+    environ = os.environ | {"PYTHONIOENCODING": "latin-1"}
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and "a line of the run ?" in done.stdout

@@ -23,6 +23,7 @@ from dtc.host.command import Processes
 from dtc.host.program import Program
 from tests import red_lines
 from tests.guests import config_of
+from tests.red_lines import updates
 
 ROOT = Path(__file__).parents[2]
 SHAPE, DEVICES = (4, 2), 8
@@ -34,15 +35,6 @@ PATIENCE = 900  # seconds, on a busy machine
 def config():
     """The curious agent at toy size, with ghosts."""
     return config_of("mix", SHAPE, env__name="chain")
-
-
-def updates(program, carrier, num):
-    """The carrier and the metrics of each of some updates, one call after the other."""
-    metrics, one = [], red_lines.size_on(program, 1)
-    for _ in range(num):
-        carrier, info = program.train(carrier, one)
-        metrics.append({k: float(x) for k, x in jax.device_get(info.mean).items()})
-    return carrier, metrics
 
 
 def trained(program, workdir):

@@ -117,6 +117,21 @@ def test_on_a_terminal_one_line_says_how_it_goes(columns):
     assert "\x1b[" in text and "Run directory runs/x." in lines
 
 
+def test_between_log_steps_the_line_moves_and_keeps_what_it_knows():
+    for is_terminal in (True, False):
+        out = io.StringIO()
+        console = Console(file=out, width=120, force_terminal=is_terminal)
+        shows = Progress(1000, "env_steps", console)
+        shows.move(record(1))
+        assert (" 10% " in out.getvalue()) == is_terminal, "the first call is seen at once"
+        shows.update(record(2, **METRICS))
+        before = out.getvalue()
+        shows.move(record(5))
+        moved = out.getvalue().removeprefix(before)
+        assert (" 50% " in moved and "return 61.2" in moved) == is_terminal
+        shows.finish()
+
+
 def test_while_something_compiles_the_clock_moves_and_last_time_is_told():
     compiling = [line for line in lines_of(terminal(80, [])) if "Compiling the train step" in line]
     assert len(compiling) >= 2 and all("0:00 (last time 0:48)" in line for line in compiling)

@@ -62,5 +62,7 @@ def test_a_directory_without_valid_settings_is_refused(tmp_path):
     assert "holds no config.json" in refusal(tmp_path)
     (tmp_path / "config.json").write_text("{")
     assert "config.json is not JSON" in refusal(tmp_path)
+    (tmp_path / "config.json").write_text("[" * 100_000)
+    assert "config.json is not JSON" in refusal(tmp_path)
     (tmp_path / "config.json").write_text("[]")
     assert "has no format" in refusal(tmp_path)

@@ -2,6 +2,7 @@
 
 import json
 import sqlite3
+import subprocess
 import sys
 import threading
 import time
@@ -60,11 +61,20 @@ def test_mlflow_has_the_metrics_of_a_run_and_of_its_resume_under_one_id(workdir)
         assert list(base.execute("select status from runs")) == [("FINISHED",)]
 
 
+def test_mlflow_has_no_words_of_its_own_in_a_run(workdir):
+    needs("mlflow")
+    code = "from pathlib import Path; from dtc.host.trackers import MLflow; MLflow(Path.cwd())"
+    argv = [sys.executable, "-W", "ignore", "-c", code]  # a process that has not imported it yet
+    done = subprocess.run(argv, cwd=workdir, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
 @pytest.mark.filterwarnings("ignore")
-def test_wandb_without_a_key_stores_the_metrics_offline_under_one_id(workdir):
+def test_wandb_without_a_key_stores_the_metrics_offline_under_one_id(workdir, capfd):
     needs("wandb")
     trackers.ask(workdir, ["wandb"])
     assert write(workdir, 1, 2) == [] == write(workdir, 3, after=2)
+    assert capfd.readouterr() == ("", "")
     files = sorted((workdir / "tracking/wandb").glob("offline-run-*/*.wandb"))
     run_id = (workdir / "tracking/wandb.id").read_text()
     assert files and {path.name for path in files} == {f"run-{run_id}.wandb"}

@@ -70,6 +70,27 @@ def test_an_unfinished_line_of_a_killed_run_is_skipped(tmp_path):
     assert [r["update"] for r in written(tmp_path)] == [1, 2]
 
 
+def test_lines_that_are_no_records_are_skipped(tmp_path):
+    one, two = (json.dumps(record(update)).encode() for update in (1, 2))
+    lines = [one, b"\xff\xfe", b"[1, 2]", b"3", b'{"a": 1}', b"[" * 9999, b"\0\0"]
+    lines += [b'{"update": "x", "env_steps": 1}', two]
+    (tmp_path / writers.METRICS).write_bytes(b"\n".join(lines) + b"\n")
+    assert [r["update"] for r in written(tmp_path)] == [1, 2]
+    MetricsWriter(tmp_path, 1).close()
+    assert (tmp_path / writers.METRICS).read_bytes() == one + b"\n"
+
+
+def test_a_run_that_begins_again_keeps_its_old_records(tmp_path):
+    told = []
+    for update in (7, 8):
+        writer = MetricsWriter(tmp_path, -1, told.append)
+        writer.write(record(update))
+        writer.close()
+    MetricsWriter(tmp_path, -1, told.append).close()
+    assert written(tmp_path) == [] and len(told) == 2 and writers.BEFORE in told[0]
+    assert [r["update"] for r in read_metrics(tmp_path / writers.BEFORE)] == [7, 8]
+
+
 def test_records_that_the_disk_refuses_to_the_end_are_told_and_are_an_exit_status(tmp_path):
     told = []
     writer = MetricsWriter(tmp_path / "run", tell=told.append)
@@ -85,6 +106,19 @@ def test_records_that_the_disk_refuses_to_the_end_are_told_and_are_an_exit_statu
         "cannot be written (File exists)",
         "lacks its last 2 records: make room before the next run.",
     ]
+
+
+def test_a_file_that_was_moved_is_told_and_begun_anew(tmp_path):
+    told, run = [], tmp_path / "run"
+    writer = MetricsWriter(run, tell=told.append)
+    writer.write(record(1))
+    run.rename(tmp_path / "moved")
+    writer.write(record(2))
+    writer.write(record(3))
+    writer.close()
+    assert [r["update"] for r in written(run)] == [2, 3]
+    assert [r["update"] for r in written(tmp_path / "moved")] == [1]
+    assert told == [f"{run / writers.METRICS} was moved or removed: a new one is begun."]
 
 
 def test_the_resolved_settings_can_be_read_back(tmp_path):

@@ -67,7 +67,7 @@ def test_the_time_limit_ends_everything_with_status_124():
     assert run("raise SystemExit(3)", SLEEP, total=50)[0].status == 3, "a failure comes first"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
 def test_a_signal_is_passed_on_and_the_status_is_that_of_the_processes(number):
     code = (
         "import signal, time\n"
