@@ -2,7 +2,7 @@
 
 import sys
 
-from dtc.commands import evaluate
+from dtc.commands.__main__ import script
 
 if __name__ == "__main__":
-    sys.exit(evaluate.main(sys.argv[1:]))
+    sys.exit(script(["evaluate", *sys.argv[1:]]))

@@ -2,7 +2,7 @@
 
 import sys
 
-from dtc.commands import gates
+from dtc.commands.__main__ import script
 
 if __name__ == "__main__":
-    sys.exit(gates.main(sys.argv[1:]))
+    sys.exit(script(["gates", *sys.argv[1:]]))

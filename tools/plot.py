@@ -2,7 +2,7 @@
 
 import sys
 
-from dtc.commands import plot
+from dtc.commands.__main__ import script
 
 if __name__ == "__main__":
-    sys.exit(plot.main(sys.argv[1:]))
+    sys.exit(script(["plot", *sys.argv[1:]]))

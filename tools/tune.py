@@ -2,7 +2,7 @@
 
 import sys
 
-from dtc.commands import tune
+from dtc.commands.__main__ import script
 
 if __name__ == "__main__":
-    sys.exit(tune.main(sys.argv[1:]))
+    sys.exit(script(["tune", *sys.argv[1:]]))

@@ -1,11 +1,14 @@
 """The console script: `dtc COMMAND ARGUMENTS`; `dtc --help` lists the commands."""
 
+import contextlib
 import difflib
 import importlib
+import select
 import sys
 from collections.abc import Sequence
 
 import dtc
+from dtc.host import logs
 
 # Each is a module of this folder, imported on use, since most of them import JAX.
 COMMANDS = {
@@ -23,9 +26,38 @@ COMMANDS = {
 }
 
 
-def script() -> int:
-    """Runs the command line; returns the exit status."""
-    return main(sys.argv[1:])
+CLOSED = 141  # exit status of a program that writes to a pipe which nobody reads
+
+
+def script(argv: Sequence[str] | None = None) -> int:
+    """Runs the command line; returns the exit status.
+
+    Where the output is a pipe whose reader has gone, as with `| head -1`, it ends without a word.
+    """
+    try:
+        status = main(sys.argv[1:] if argv is None else argv)
+    except BrokenPipeError:
+        if not _silenced():  # another pipe
+            raise
+        return CLOSED
+    _silenced()
+    return status
+
+
+def _silenced() -> bool:
+    """Whether nobody reads the output any more.
+
+    If so it goes to the null device, or Python's last flush would fail at the closed pipe.
+    """
+    is_closed = False
+    for stream in filter(None, (sys.stdout, sys.__stdout__)):
+        with contextlib.suppress(ValueError, OSError):  # no file behind it
+            poll = select.poll()
+            poll.register(stream.fileno(), 0)
+            if poll.poll(0):  # an error: that is all it asks for
+                logs.to_nowhere(stream)
+                is_closed = True
+    return is_closed
 
 
 def main(argv: Sequence[str]) -> int:

@@ -1,6 +1,7 @@
 """The arguments of commands other than `dtc train`; a wrong one is told in one sentence."""
 
 import argparse
+import math
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -8,6 +9,8 @@ from typing import NoReturn
 
 from dtc.config.errors import did_you_mean
 from dtc.config.values import to_number
+
+MOST = 2**31 - 1  # devices count in 32 bits
 
 
 class Parser(argparse.ArgumentParser):
@@ -31,9 +34,26 @@ def at_least(least: int) -> Callable[[str], int]:
         number = to_number(text, int)
         if number is None or number < least:
             raise argparse.ArgumentTypeError(f"{text} is not a whole number of at least {least}")
+        if number > MOST:
+            raise argparse.ArgumentTypeError(f"{text} is above {MOST}")
         return number
 
     return read
+
+
+def word(text: str) -> str:
+    """The type of a name, which is not empty."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError("it is empty")
+    return text
+
+
+def seconds(text: str) -> float:
+    """The type of a duration."""
+    number = to_number(text, float)
+    if number is None or not 0 <= number < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} is not a number of seconds of at least 0")
+    return number
 
 
 def new_file(text: str) -> Path:
@@ -47,3 +67,16 @@ def new_file(text: str) -> Path:
     if not os.access(path if path.exists() else folder, os.W_OK):
         raise argparse.ArgumentTypeError(f"{path} cannot be written")
     return path
+
+
+def of_kind(*suffixes: str) -> Callable[[str], Path]:
+    """The type of a new file whose name must end in one of `suffixes`."""
+
+    def read(text: str) -> Path:
+        path = new_file(text)
+        if path.suffix.lower() not in suffixes:
+            *most, last = [suffix for suffix in suffixes if suffix]
+            raise argparse.ArgumentTypeError(f"{path} does not end in {', '.join(most)} or {last}")
+        return path
+
+    return read

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from dtc.commands.arguments import Parser, at_least, new_file
+from dtc.commands.arguments import Parser, at_least, new_file, of_kind
 from dtc.config.errors import ConfigError
 from dtc.host import directory, recorded
 
@@ -40,7 +40,11 @@ def _parser() -> argparse.ArgumentParser:
     add("--workdir", type=Path, required=True, help="the run directory")
     add("--episodes", type=at_least(1), default=50, help="per policy (default 50)")
     add("--devices", type=at_least(0), default=0, help="as in dtc train")
-    add("--film", type=new_file, help="the film (default WORKDIR/figures/episode.mp4)")
+    add(
+        "--film",
+        type=of_kind(".mp4", ".gif", ""),
+        help="the film (default WORKDIR/figures/episode.mp4)",
+    )
     add("--film-episodes", type=at_least(0), default=1, help="episodes shown (default 1)")
     add("--trust-env", action="store_true", help="run the run's own environment")
     add("--json", type=new_file, help="also write the results to this file")

@@ -30,6 +30,7 @@ class Gate:
     bars: tuple[Bar, ...]
     controls: tuple[str, ...] = ()  # ablations: the further flags of each
     command: str = "train"  # the dtc command that fills the run directory
+    peers: tuple[tuple[str, float], ...] = ()  # returns of other tools, docs/experiments/peers.md
 
 
 def task(env: str, steps: int, mode: str = "mix") -> tuple[str, ...]:
@@ -55,6 +56,13 @@ ERROR_REWARD = "--config.curiosity.novelty=error --config.curiosity.boredom_up=0
 UNMASKED = "--config.env.name=hack/unmasked"
 RANDOM_NETWORK = "--config.curiosity.novelty=rnd"
 
+ON_CARTPOLE = (("dreamerv3, 25k steps", 40.0), ("PPO (purejaxrl), 500k steps", 500.0))
+ON_FEEDER = (
+    ("dreamerv3, 150k steps", 8.0),
+    ("PPO (purejaxrl), 200k steps", 16.5),
+    ("PPO (purejaxrl), 2M steps", 69.7),
+)
+
 GATES = {
     "cartpole": Gate(
         task("gymnax/CartPole-v1", 50_000),
@@ -64,6 +72,7 @@ GATES = {
             Bar("steps_to_475", "<=", 50_000, 25_000, "steps until return 475", "k"),
         ),
         (NO_MEMBERS,),
+        peers=ON_CARTPOLE,
     ),
     "feeder": Gate(
         task("feeder_ego", 120_000),  # of the 150k allowed, as many as fit into 30 minutes
@@ -74,6 +83,7 @@ GATES = {
             Bar("collected_fraction", ">=", None, 0.75, "resources collected", "%"),
         ),
         (NO_MEMBERS,),
+        peers=ON_FEEDER,
     ),
     "deepsea10": Gate(
         task("deepsea/10", 20_000),
@@ -143,11 +153,13 @@ GATES = {
             Bar("return", ">=", 475, 475),
             Bar("steps_to_475", "<=", 500_000, 200_000, "steps until return 475", "k"),
         ),
+        peers=ON_CARTPOLE,
     ),
     "ppo_feeder": Gate(
         with_ppo("feeder_ego", 2_000_000),
         measures.returns,
         (Bar("return", ">=", 69.7, 69.7),),  # of purejaxrl's PPO after as many steps
+        peers=ON_FEEDER,
     ),
     "ppo_breakout": Gate(
         with_ppo("gymnax/Breakout-MinAtar", 10_000_000, "ppo_minatar"),

@@ -52,7 +52,7 @@ def main(argv: Sequence[str]) -> int:
     if args.list:
         console.print(_listing())
         return 0
-    names = args.gate.split(",") if args.gate else list(GATES)
+    names = list(GATES) if args.gate is None else args.gate.split(",")
     unknown = [name for name in names if name not in GATES]
     if unknown:
         print(f"--gate={unknown[0]} is not a gate. Use {', '.join(GATES)}.", file=sys.stderr)
@@ -204,7 +204,7 @@ def _check_finished(workdir: Path) -> None:
 
 
 def _draw(directory: Path, seeds: int, labels: Sequence[str]) -> None:
-    """Draws the returns of all seeds and of the reference policies: DIRECTORY/curves.png."""
+    """Draws the returns of all seeds, reference policies and peers: DIRECTORY/curves.png."""
     groups: dict[str, list[list[writers.Record]]] = {}
     for label in labels:
         for seed in range(seeds):
@@ -213,6 +213,8 @@ def _draw(directory: Path, seeds: int, labels: Sequence[str]) -> None:
                 groups.setdefault(label, []).append(list(writers.read_metrics(path)))
     if groups:
         lines = compare.references([records for runs in groups.values() for records in runs])
+        gate = GATES.get(directory.name)
+        lines |= dict(gate.peers) if gate is not None else {}
         path = directory / "curves.png"
         compare.compare(path, groups, ["eval/return"], directory.name, lines)
 

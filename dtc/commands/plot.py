@@ -7,15 +7,18 @@ dtc plot runs/local-* --out=curves.png --metric eval/return curiosity/novelty
 """
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dtc.commands.arguments import Parser, new_file
+from dtc.commands.arguments import Parser, new_file, of_kind
 from dtc.config.errors import ConfigError, did_you_mean
 from dtc.config.own import short
 from dtc.config.settings import flat
 from dtc.host import recorded, writers
+
+picture = of_kind(".png", ".pdf", ".svg", ".jpg", ".webp")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -23,7 +26,7 @@ def main(argv: Sequence[str]) -> int:
     parser = Parser("dtc plot", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("runs", nargs="+", type=Path, help="run directories")
     parser.add_argument("--metric", nargs="+", default=["eval/return"], help="one per panel")
-    parser.add_argument("--out", type=new_file, default=Path("curves.png"), help="the image file")
+    parser.add_argument("--out", type=picture, default=Path("curves.png"), help="the image file")
     parser.add_argument("--title", help="title of the figure (default: the runs' environment)")
     parser.add_argument(
         "--line", nargs="+", default=[], metavar="NAME=VALUE", help="returns to compare with"
@@ -37,10 +40,12 @@ def main(argv: Sequence[str]) -> int:
     for run, records in runs.items():
         if not records:
             parser.error(f"{run}/{writers.METRICS} holds no records yet. Use other runs, or wait.")
-    known = {name for records in runs.values() for record in records for name in record}
+    found = [pair for records in runs.values() for record in records for pair in record.items()]
+    known = {name for name, value in found if not isinstance(value, str)}
     for metric in args.metric:
         if metric not in known:
-            parser.error(f"--metric={metric} is in no run.{did_you_mean(metric, sorted(known))}")
+            close = did_you_mean(metric, sorted(known))
+            parser.error(f"--metric={metric} is no metric of these runs.{close}")
     try:
         lines = dict(_line(text) for text in args.line)
     except ValueError as error:
@@ -85,7 +90,10 @@ def _line(text: str) -> tuple[str, float]:
     """The name and height of a line."""
     name, sign, value = text.rpartition("=")
     try:
-        return name, float(value if sign and name else "")
+        height = float(value if sign and name else "")
+        if not math.isfinite(height):
+            raise ValueError(text)
+        return name, height
     except ValueError as error:
         raise ValueError(f"--line {text} is not NAME=NUMBER. Use --line peer=42.") from error
 

@@ -1,14 +1,16 @@
 """Trains an agent: `dtc train --config=NAME --workdir=DIR`; --help lists the flags."""
 
+import contextlib
 import os
 import shlex
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from dtc.commands import seeds
+from dtc.config import own
 from dtc.config.errors import ConfigError
 from dtc.host import cluster, command, directory, logs, peers, signals, trackers
 
@@ -62,12 +64,13 @@ def _train(
     """Starts the devices and runs the loop; the watchdog sees to it that it begins."""
     watchdog = signals.Watchdog(wanted.cfg.run.patience)
     try:
-        with watchdog.during("The start of devices and processes"):
-            from dtc.host import devices  # imports JAX, which takes a second
+        what = f"Starting {wanted.cfg.algorithm.name} on {own.short(wanted.cfg.env.name)} ..."
+        with watchdog.during("The start of devices and processes"), _shown(what):
+            from dtc.host import devices  # imports JAX
 
             cfg, here = devices.start(wanted.cfg, wanted.num_devices, wanted.processes)
             stop.again()
-            from dtc.host import compiles, loop  # imports the whole agent
+            from dtc.host import compiles, loop  # imports the whole agent, which takes seconds
     finally:
         watchdog.close()
     kept = compiles.Compiles(wanted.compile_cache)
@@ -75,6 +78,21 @@ def _train(
     status = loop.run(cfg, workdir, wanted.resume, here, typed, **how)
     peers.leave()
     return status
+
+
+@contextlib.contextmanager
+def _shown(text: str) -> Iterator[None]:
+    """Shows a line while the block is at work, on a terminal alone."""
+    if not sys.stdout.isatty():
+        yield
+        return
+    with contextlib.suppress(OSError):  # a terminal that is gone
+        print(text, end="\r", flush=True)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            print("\x1b[2K", end="", flush=True)  # clears the line
 
 
 def started_as() -> str:

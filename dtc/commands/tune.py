@@ -86,17 +86,17 @@ def _parser() -> argparse.ArgumentParser:
         epilog="All other flags are those of dtc train: --config=, --config.A.B=, --mesh=.",
         allow_abbrev=False,
     )
-    parser.add_argument("--device-memory", dest="device", default="", help="a device's, e.g. 15GiB")
-    parser.add_argument("--host-memory", dest="host", default="", help="the host's, e.g. 12GiB")
+    parser.add_argument("--device-memory", dest="device", help="a device's, e.g. 15GiB")
+    parser.add_argument("--host-memory", dest="host", help="the host's, e.g. 12GiB")
     parser.add_argument("--dry-run", action="store_true", help="print the ladder and stop")
     parser.add_argument("--json", type=new_file, help="write the figures here too")
     parser.add_argument("--measure", action="store_true", help=argparse.SUPPRESS)  # of a child
     return parser
 
 
-def _bytes(name: str, text: str) -> int:
+def _bytes(name: str, text: str | None) -> int:
     """Bytes of 15GiB; 0 where nothing is given."""
-    if not text:
+    if text is None:
         return 0
     match = re.fullmatch(r"(\d+(?:\.\d+)?)(B|KiB|MiB|GiB|TiB)", text)
     if match is None:

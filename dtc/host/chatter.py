@@ -16,6 +16,9 @@ from typing import TextIO
 MARK = "[log] "  # begins the messages of Python's logging on processes other than 0
 LAST = "[last] "  # begins a line that is shown after all others
 
+# Besides SIGINT, what ends a run. SIGUSR1, SIGUSR2 and SIGXCPU announce the end of a batch job.
+ENDINGS = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)
+
 CHATTER = re.compile(
     r"\[Gloo\] Rank"
     r"|\[log\] "
@@ -71,7 +74,7 @@ def _append(file: Path, waiting: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGINT, *ENDINGS):
         signal.signal(number, signal.SIG_IGN)  # it ends when the run has closed its output
     with open(0, encoding="utf-8", errors="replace") as lines:
         split(lines, Path(sys.argv[1]), sys.stderr)

@@ -24,6 +24,7 @@ from dtc.host.cluster import ALONE, PORT, Processes
 from dtc.host.lock import Lock
 
 APART = ("config", "seeds", "jobs")  # flags that are taken from a command before the others
+OFF = "off"  # value of --compile_cache
 DEFAULT = "local"  # the config of a command without --config
 
 HELP = """Trains an agent.
@@ -117,12 +118,14 @@ def parse(argv: Sequence[str], found: Processes = ALONE) -> Command:
     except flags.IllegalFlagValueError as error:
         raise _illegal_value(str(error)) from error
     except flags.Error as error:
+        if missing := re.match("Missing value for flag (.*?)[.]$", f"{error}."):
+            raise _no_value(missing[1].lstrip("-")) from error
         raise ConfigError(f"{error}.") from error
     if rest:
-        raise ConfigError(f"{rest[0]} is not a flag. Use --NAME=VALUE.")
+        raise ConfigError(f"{rest[0] or repr(rest[0])} is not a flag. Use --NAME=VALUE.")
     empty = [name for name in (*WORDS, *SHORTCUTS) if given[name].value == ""]
     if empty:
-        raise ConfigError(f"--{empty[0]}= has no value. Give it one, or leave out the flag.")
+        raise _no_value(f"{empty[0]}=")
     is_resumed = _is_resumed(given)
     stored = _stored(given) if is_resumed else None
     if stored is not None and name is None:
@@ -141,6 +144,8 @@ def parse(argv: Sequence[str], found: Processes = ALONE) -> Command:
     if stored is not None and (done := directory.finished(workdir, cfg)):
         raise FinishedError(_finished(workdir, cfg, done))
     kept = given.track or "", given.compile_cache or ""
+    if kept[1] not in ("", OFF):
+        directory.check_writable(Path(kept[1]), "compile_cache")
     return Command(cfg, workdir, is_resumed, num_devices, _init(given), processes, *kept)
 
 
@@ -227,7 +232,7 @@ def _init(given: flags.FlagValues) -> Init:
 def _check_names(argv: list[str], given: flags.FlagValues) -> None:
     """Refuses flags that do not exist."""
     for arg in argv[1:]:
-        match = re.match(r"--?([A-Za-z_][^=]*)", arg)
+        match = re.match(r"--?(-*[A-Za-z_][^=]*)", arg)
         if not match or _is_flag(match[1], given):
             continue
         section = match[1].removeprefix("config.")
@@ -258,6 +263,10 @@ def _illegal_value(message: str) -> ConfigError:
     return ConfigError(f"--{name}={value} is not True or False.")
 
 
+def _no_value(name: str) -> ConfigError:
+    return ConfigError(f"--{name} has no value. Give it one, or leave out the flag.")
+
+
 def _whole(name: str, given: flags.FlagValues) -> int:
     """The value of a flag that must be a whole number, at least 0."""
     number = values.to_number(str(given[name].value), int)
@@ -284,10 +293,10 @@ def _with_environment(cfg: Config) -> Config:
 
 def _finished(workdir: Path, cfg: Config, done: str) -> str:
     """What to say of a run that has reached its goal."""
-    flag, goal = ("updates", cfg.run.updates) if cfg.run.updates else ("steps", cfg.run.steps)
+    flag, above = "updates" if cfg.run.updates else "steps", done.split()[0]
     return (
         f"The run in {workdir} is finished: {done}. To evaluate it: dtc evaluate "
-        f"--workdir={workdir}. To train on: --resume --{flag}=N with N above {goal}."
+        f"--workdir={workdir}. To train on: --resume --{flag}=N with N above {above}."
     )
 
 

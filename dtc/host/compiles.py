@@ -13,15 +13,20 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import jax
+from jax.experimental.compilation_cache import compilation_cache
 
 from dtc.config.errors import ConfigError
 from dtc.config.settings import Config, flat
 from dtc.host import identity, peers
+from dtc.host.command import OFF
 
 Show = Callable[[str, float | None], contextlib.AbstractContextManager[None]]
-OFF = "off"
+DIRECTORY = "jax_compilation_cache_dir"
+MIN_SECONDS = "jax_persistent_cache_min_compile_time_secs"
+MIN_BYTES = "jax_persistent_cache_min_entry_size_bytes"
 LARGEST = 4 * 2**30  # bytes; the programs used least recently go first
 LEAST = 0.2  # seconds; a program that compiles faster is not kept
 TIMES = "times.json"
@@ -32,7 +37,8 @@ class Compiles:
 
     def __init__(self, where: str, environ: Mapping[str, str] = os.environ):
         """Args:
-        where: a directory, OFF, or '' for that of the user.
+        where: a directory, OFF, or '': that of JAX, by JAX_COMPILATION_CACHE_DIR or by the
+          program, otherwise the user's.
 
         Raises:
           ConfigError: a directory was named that cannot be written.
@@ -42,16 +48,17 @@ class Compiles:
             return
         if jax.default_backend() == "cpu" and jax.process_count() > 1:
             return  # programs with collectives between processes were never read back
-        root = Path(where) if where else user_directory(environ)
         # Programs of another JAX, or of other devices, are never read.
         kind = f"{metadata.version('jaxlib')}-{jax.default_backend()}-{jax.local_device_count()}"
         try:
+            root = Path(where or jax.config.values[DIRECTORY] or user_directory(environ))
             (root / kind).mkdir(parents=True, exist_ok=True)
             self.mark = root / kind / f"reading-{os.getpid()}"
             self.mark.touch()
-        except OSError as error:
+        except (OSError, RuntimeError) as error:  # RuntimeError: the user has no home
             if where:
-                why = f"cannot be written ({error.strerror}). Use another one, or {OFF}"
+                reason = getattr(error, "strerror", None) or error
+                why = f"cannot be written ({reason}). Use another one, or {OFF}"
                 raise ConfigError(f"--compile_cache={where} {why}.") from error
             return  # a home that cannot be written is no reason not to train
         self.root = root / kind
@@ -59,9 +66,15 @@ class Compiles:
         peers.at_end.append(self.loaded)
         self._mend()
         self._prune()
-        jax.config.update("jax_compilation_cache_dir", str(self.root))
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", LEAST)
-        jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+        wanted = {DIRECTORY: str(self.root), MIN_SECONDS: LEAST, MIN_BYTES: -1}
+        self.before = {name: jax.config.values[name] for name in wanted}
+        _configure(wanted)
+
+    def close(self) -> None:
+        """Restores the settings of JAX, for a program that goes on after training."""
+        if self.root is not None:
+            self.loaded()
+            _configure(self.before)
 
     def loaded(self) -> None:
         """Hears that all programs are there: from now on the process may die as it likes."""
@@ -115,18 +128,24 @@ class Compiles:
 
     def _prune(self) -> None:
         """Removes what was used least recently, down to LARGEST."""
-        found = sorted(((p.stat().st_atime, p) for p in self._programs()), reverse=True)
-        size = 0
-        for _, path in found:
-            size += path.stat().st_size
-            if size > LARGEST:
-                path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # another start may remove programs meanwhile
+            found = sorted(((p.stat().st_atime, p) for p in self._programs()), reverse=True)
+            size = 0
+            for _, path in found:
+                size += path.stat().st_size
+                if size > LARGEST:
+                    path.unlink(missing_ok=True)
+
+
+def _configure(values: Mapping[str, Any]) -> None:
+    """Changes settings of JAX, and closes the cache that it opened with the old ones."""
+    for name, value in values.items():
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()
 
 
 def user_directory(environ: Mapping[str, str]) -> Path:
-    """JAX's own variable, or the user's directory for caches."""
-    if own := environ.get("JAX_COMPILATION_CACHE_DIR"):
-        return Path(own)
+    """dtc's in the user's directory for caches."""
     base = environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(base) / "dtc" / "programs"
 

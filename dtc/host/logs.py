@@ -5,6 +5,7 @@ lead to a filter (chatter.py), while Python's own output goes to the terminal as
 """
 
 import atexit
+import contextlib
 import logging
 import os
 import subprocess
@@ -56,27 +57,49 @@ def divert(workdir: Path, process: int) -> None:
 
 
 def _copy(stream: TextIO | None) -> TextIO:
-    """A stream to the same place, which keeps it when the descriptor leads elsewhere."""
+    """A stream to the same place, which keeps it when the descriptor leads elsewhere.
+
+    A character that its encoding lacks is written as a question mark instead of raising an error.
+    """
     assert stream is not None
     stream.flush()
     copy = os.dup(stream.fileno())
-    return open(copy, "w", buffering=1, encoding=stream.encoding, errors=stream.errors)
+    return open(copy, "w", buffering=1, encoding=stream.encoding, errors="replace")
 
 
 def last_words(text: str) -> None:
     """Prints a line after whatever libraries still print before this process ends."""
-    if _before:
-        os.write(2, f"{chatter.LAST}{text}\n".encode())
-    else:
-        print(text, file=sys.stderr)
+    with contextlib.suppress(OSError):  # whoever reads it is gone
+        if _before:
+            os.write(2, f"{chatter.LAST}{text}\n".encode())
+        else:
+            print(text, file=sys.stderr)
+
+
+def _let_go(stream: TextIO) -> None:
+    """Flushes a stream; drops what a full disk or a pipe without a reader refuses.
+
+    Otherwise Python flushes again when it exits, fails, and makes the exit status 120.
+    """
+    try:
+        stream.flush()
+    except OSError:
+        to_nowhere(stream)
+
+
+def to_nowhere(stream: TextIO) -> None:
+    """Sends what is written to a stream to the null device."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
 
 
 def restore() -> None:
     """Undoes `divert`, and waits until the filter has written the last line."""
     if not _before:
         return
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        _let_go(stream)
     for number, before in zip((1, 2), _before, strict=True):
         os.dup2(before, number)
         os.close(before)

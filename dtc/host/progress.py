@@ -34,6 +34,13 @@ class Shown(NamedTuple):
 SHOWN = (Shown("collect/return", ".1f"), Shown("eval/return", ".1f"))
 
 
+class Output(Console):
+    """A console whose reader may go away, as that of `| head` does: Rich would end the run."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+
+
 class Progress:
     """A live line on a terminal; one plain line per log step elsewhere."""
 
@@ -51,7 +58,8 @@ class Progress:
         """
         self.goal, self.unit, self.shown = goal, unit, (*SHOWN, *shown)
         self.baselines: Mapping[str, float] = {}  # returns of reference policies
-        self.console = console or Console(highlight=False, quiet=jax.process_index() != 0)
+        self.latest: Mapping[str, Any] = {}  # the log step shown last
+        self.console = console or Output(highlight=False, quiet=jax.process_index() != 0)
         self.start: tuple[float, int] | None = None  # seconds and units done at the first record
         self.next_table = 0.0  # clock at which a table is due; 0: nothing was shown yet
         self.live: Live | None = None
@@ -59,20 +67,29 @@ class Progress:
             self.live = Live(console=self.console, auto_refresh=False)
             self.live.start()
 
+    def move(self, counts: Mapping[str, Any]) -> None:
+        """Shows how far the run is between two log steps; on a terminal alone."""
+        if self.live is not None:
+            self._draw({**self.latest, **counts})
+
     def update(self, record: Mapping[str, Any]) -> None:
         """Shows a log step."""
-        left = self._seconds_left(record)
+        self.latest = record
         if self.live is None:
-            self._print(self._line(record, left))
+            self._print(self._line(record, self._seconds_left(record)))
         else:
-            share = min(record[self.unit] / self.goal, 1.0)
-            wide, close = (self._pieces(record, share, left, c) for c in (False, True))
-            self._show(fitted(wide, close, share, self.console.width))
+            self._draw(record)
         now = time.monotonic()
         self.next_table = self.next_table or now + TABLE
         if now >= self.next_table:
             self.next_table = now + TABLE
             self._print(self.table(record))
+
+    def _draw(self, record: Mapping[str, Any]) -> None:
+        """The live line."""
+        share, left = min(record[self.unit] / self.goal, 1.0), self._seconds_left(record)
+        wide, close = (self._pieces(record, share, left, c) for c in (False, True))
+        self._show(fitted(wide, close, share, self.console.width))
 
     @contextlib.contextmanager
     def during(self, what: str, last: float | None) -> Iterator[None]:

@@ -26,7 +26,7 @@ def tree(workdir: Path) -> dict[str, Any]:
         raise ConfigError(f"--workdir={workdir} holds no {NAME}. Use a run directory.")
     try:
         found = json.loads(path.read_text())
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RecursionError) as error:
         raise ConfigError(f"{path} is not JSON: {error}. Use another run directory.") from error
     number = found.pop("format", None) if isinstance(found, dict) else None
     formats.check(path, number, formats.CONFIG)

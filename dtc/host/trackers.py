@@ -47,6 +47,8 @@ def check(text: str) -> tuple[str, ...]:
       ConfigError: one is unknown or not installed.
     """
     names = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    if text and not names:
+        raise ConfigError(f"--track={text} names no tracker. Use --track={' or '.join(TRACKERS)}.")
     for name in names:
         if name not in TRACKERS:
             raise ConfigError(f"--track={name} is not a tracker.{did_you_mean(name, TRACKERS)}")
@@ -230,11 +232,11 @@ class MLflow:
     """MLflow: the server of MLFLOW_TRACKING_URI, otherwise a database in the run directory."""
 
     def __init__(self, workdir: Path):
-        for name in ("mlflow", "alembic"):  # they tell of every table that they create
-            logging.getLogger(name).setLevel(logging.WARNING)
         from mlflow import MlflowClient
         from mlflow.entities import Metric, Param
 
+        for name in ("mlflow", "alembic"):  # they tell of every table that they create
+            logging.getLogger(name).setLevel(logging.WARNING)  # MLflow sets its own when imported
         folder = (workdir / FOLDER).absolute()
         folder.mkdir(parents=True, exist_ok=True)
         uri = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{folder}/mlflow.db"

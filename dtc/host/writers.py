@@ -3,6 +3,7 @@
 Only process 0 writes; the other processes may call the same functions.
 """
 
+import contextlib
 import errno
 import json
 import math
@@ -21,16 +22,22 @@ from dtc.host.signals import UNSAVED
 Record = dict[str, Any]  # one log step: `update`, `env_steps`, `seconds` and metrics by name
 
 METRICS = "metrics.jsonl"
+BEFORE = "metrics-before.jsonl"  # earlier records of a run that had to begin again
+COUNTS = ("update", "env_steps")  # that every record has
 MOST_WAITING = 10_000  # records kept for a disk that is full or gone
 
 
 def read_metrics(path: Path) -> Iterator[Record]:
-    """The records of a metrics.jsonl; unfinished lines, left by a killed run, are skipped."""
-    for line in path.read_text().splitlines():
-        try:
-            yield json.loads(line)
-        except json.JSONDecodeError:
-            continue
+    """The records of a metrics.jsonl; lines that are none, as a killed run leaves, are skipped."""
+    for line in path.read_text(errors="replace").splitlines():
+        with contextlib.suppress(ValueError, RecursionError):
+            record = json.loads(line)
+            if isinstance(record, dict) and all(_is_number(record.get(name)) for name in COUNTS):
+                yield record
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 class MetricsWriter:
@@ -40,7 +47,7 @@ class MetricsWriter:
         self, workdir: Path, update: int = 0, tell: Callable[[str], None] = lambda line: None
     ):
         """Opens the files and removes records after `update`, from which the run continues."""
-        self.path, self.tell = workdir / METRICS, tell
+        self.path, self.tell = workdir.absolute() / METRICS, tell
         self.file: int | None = None
         self.sinks: list[trackers.Sink] = []
         self.waiting: list[str] = []  # records that a bad disk has not taken yet
@@ -48,8 +55,17 @@ class MetricsWriter:
         if self.is_writer:
             with writable(workdir):
                 workdir.mkdir(parents=True, exist_ok=True)
+                if update < 0:
+                    self._keep()
                 last = _truncate(self.path, update)
             self.sinks = trackers.open_all(workdir, last, tell)
+
+    def _keep(self) -> None:
+        """Keeps the records of a run whose checkpoints are gone, or that had none yet."""
+        if self.path.exists() and (old := self.path.read_bytes()):
+            with (self.path.parent / BEFORE).open("ab") as file:
+                file.write(old)
+            self.tell(f"There is no checkpoint: the records of before are in {BEFORE}.")
 
     def write(self, record: Mapping[str, Any]) -> None:
         """Writes and flushes one log step, so that a killed run loses none.
@@ -66,9 +82,12 @@ class MetricsWriter:
     def _append(self, line: str) -> None:
         was_bad, self.waiting = bool(self.waiting), [*self.waiting, line][-MOST_WAITING:]
         try:
-            if self.file is None or not _is_same(self.file, self.path):
+            is_gone = self.file is not None and not _is_same(self.file, self.path)
+            if self.file is None or is_gone:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
                 self.file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+            if is_gone:
+                self.tell(f"{self.path} was moved or removed: a new one is begun.")
             _write_all(self.file, "".join(self.waiting).encode())
             self.waiting = []
         except OSError as error:

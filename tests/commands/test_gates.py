@@ -16,6 +16,7 @@ from dtc.commands.gate_table import Bar, Gate
 from dtc.config import settings as config
 from dtc.data import ring
 from dtc.host import recorded, writers
+from tests.docs.pages import ROOT
 from tests.programs import program_on
 
 RNG = np.random.default_rng(0)
@@ -78,7 +79,7 @@ def test_runs_are_parallel_and_results_keep_their_order(tmp_path, monkeypatch):
 
 
 def test_the_curves_show_all_seeds_and_the_reference_policies(tmp_path, monkeypatch):
-    record = {"env_steps": 1.0, "eval/return": 3.0, "eval/random": 2.0}
+    record = {"update": 1, "env_steps": 1.0, "eval/return": 3.0, "eval/random": 2.0}
     for seed in (0, 1):
         workdir = tmp_path / "ours" / f"seed{seed}"
         workdir.mkdir(parents=True)
@@ -91,6 +92,24 @@ def test_the_curves_show_all_seeds_and_the_reference_policies(tmp_path, monkeypa
     assert drawn == [(picture, runs, ["eval/return"], title, {"random": 2.0})]
 
 
+def test_the_curves_of_a_gate_have_the_peers_that_its_page_names(tmp_path, monkeypatch):
+    page = (ROOT / "docs/experiments/peers.md").read_text().splitlines()
+    drawn = []
+    monkeypatch.setattr(gates.compare, "compare", lambda *args: drawn.append(args[-1]))
+    for name in ("cartpole", "feeder", "ppo_feeder"):
+        run = tmp_path / name / "ours/seed0"
+        run.mkdir(parents=True)
+        record = {"update": 1, "env_steps": 1, "eval/return": 3.0, "eval/random": 2.0}
+        (run / writers.METRICS).write_text(json.dumps(record) + "\n")
+        gates._draw(tmp_path / name, 1, ["ours"])
+        lines = drawn.pop()
+        assert len(lines) > 2 and lines.pop("random") == 2.0
+        for peer, value in lines.items():
+            tool, after = peer.split(", ")
+            rows = [row for row in page if tool.split()[0] in row and after in row]
+            assert any(f"| {value:g}" in row for row in rows), peer
+
+
 def trains_to(env_steps, workdir, commands):
     """A replacement of subprocess.run that records the command and writes a run of some steps."""
 
@@ -99,7 +118,9 @@ def trains_to(env_steps, workdir, commands):
         settings = base.get_config()
         settings.run.steps = 10
         recorded.write(workdir, config.from_dict(settings))
-        (workdir / "metrics.jsonl").write_text(json.dumps({"env_steps": env_steps}) + "\n")
+        (workdir / "metrics.jsonl").write_text(
+            json.dumps({"update": 1, "env_steps": env_steps}) + "\n"
+        )
 
     return train
 
@@ -133,10 +154,16 @@ def test_a_gate_that_does_not_exist_is_refused(capsys):
 
 def test_returns_are_the_last_evaluation(tmp_path):
     records = [
-        {"env_steps": 10 * i, "seconds": 60.0 * i, "eval/return": value, "eval/random": 2.0}
-        for i, value in enumerate([1.0, 9.0, 5.0])
+        {
+            "update": i,
+            "env_steps": 10 * i,
+            "seconds": 60.0 * i,
+            "eval/return": x,
+            "eval/random": 2.0,
+        }
+        for i, x in enumerate([1.0, 9.0, 5.0])
     ]
-    records.insert(2, {"env_steps": 15, "seconds": 90.0, "loss/trunk": 1.0})
+    records.insert(2, {"update": 1, "env_steps": 15, "seconds": 90.0, "loss/trunk": 1.0})
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
     measured = measures.returns(tmp_path, reach=8)
     assert (measured["return"], measured["random"], measured["minutes"]) == (5.0, 2.0, 2.0)

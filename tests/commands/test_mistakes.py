@@ -38,6 +38,17 @@ TRAIN = [
     ("--resume=maybe", "--resume=maybe is not True or False"),
     ("--nosteps", "--nosteps is not a flag"),
     ("--verbose", "--verbose is not a flag"),
+    ("---steps=3", "---steps is not a flag. Did you mean --steps?"),
+    ("--steps", "--steps has no value. Give it one"),
+    ("-- --steps=3", "--steps=3 is not a flag"),
+    ("--seeds=4..0", "--seeds=4..0 is not 1 to 1000 seeds in ascending order"),
+    ("--seeds=0..1 --seed=1", "--seeds=0..1 does not go with --seed=1"),
+    ("--seeds", "--seeds= is not a list of whole numbers"),
+    ("--seeds=0..1 --jobs=0", "--jobs=0 is not a whole number of at least 1"),
+    ("--jobs=2", "--jobs=2 needs seeds"),
+    ("--track=,", "--track=, names no tracker. Use --track=wandb or mlflow."),
+    ("--track=wnadb", "Did you mean wandb?"),
+    ("--compile_cache=notes.md/x", "cannot be a directory of programs"),
     ("-x", "-x is not a flag"),
     # Numbers.
     ("--steps=1.5", "--steps=1.5 is not a whole number"),
@@ -106,6 +117,11 @@ TRAIN = [
     ("--config.run.log_every=0", "Use --config.run.log_every=50."),
     ("--config.env.num_envs=0", "Use --config.env.num_envs=8."),
     ("--config.name=../up", "is part of a path"),
+    ("--config.name=naïve", "name='naïve' is part of a path"),
+    ("--config.run.steps=inf", "run.steps=inf is not a whole number"),
+    ("--config.run.patience=nan", "run.patience=nan is not at least 0"),
+    ("--config.run.profile=5", "has length 1, not 2. Use --config.run.profile=0,0."),
+    ("--config.replay.latents=", "replay.latents= is not True or False"),
     ("--config.slice=v4-9", "slice=v4-9 is not one of"),
     ("--help=nothing", "--help=nothing is not a section"),
     # Environments.
@@ -130,6 +146,7 @@ TRAIN = [
     ("--workdir=truncated --resume", "config.json is not JSON"),
     ("--workdir=emptied --resume", "config.json is not JSON"),
     ("--workdir=listed --resume", "config.json"),
+    ("--workdir=bytes --resume", "config.json is not JSON"),
     ("--workdir=other --resume", "lacks run.patience"),
     ("--workdir=/dev/null/run", "/dev/null is not a directory"),
     ("--init_from=folder", "holds no checkpoints"),
@@ -152,25 +169,45 @@ OTHERS = [
     ("evaluate --workdir=begun", "begun holds no checkpoint"),
     ("evaluate --workdir=run --json=nowhere/a.json", "is in no directory that exists"),
     ("evaluate --workdir=run --json=folder", "folder is a directory"),
+    ("evaluate --workdir=run --film=a.xyz", "a.xyz does not end in .mp4 or .gif"),
+    ("evaluate --workdir=run --film-episodes=-1", "-1 is not a whole number of at least 0"),
+    ("evaluate --workdir=run --episodes=1e99", "1e99 is above 2147483647"),
+    ("evaluate --workdir=bytes", "config.json is not JSON"),
     ("plot", "required: runs"),
     ("plot new", "new holds no metrics.jsonl"),
     ("plot no_metrics", "holds no records yet"),
     ("plot run --metric=eval/retrun", "Did you mean eval/return?"),
     ("plot run --out=nowhere/a.png", "is in no directory that exists"),
+    ("plot run --out=a.xyz", "a.xyz does not end in .png, .pdf, .svg, .jpg or .webp"),
+    ("plot run --out=notes.md", "notes.md does not end in .png"),
+    ("plot run --line=peer=nan", "--line peer=nan is not NAME=NUMBER"),
+    ("plot run --metric=word", "--metric=word is no metric of these runs. Use env_steps"),
+    ("plot bytes", "bytes/metrics.jsonl holds no records yet"),
+    ("plot foreign", "foreign/metrics.jsonl holds no records yet"),
     ("verify", "required: workdir"),
     ("verify new", "new holds no checkpoints"),
+    ("verify notes.md", "notes.md holds no checkpoints"),
     ("fit --config=v4_9", "Did you mean v4_8"),
     ("fit --slices=v4-9 --config=v4_8", "v4-9"),
     ("speed --config=nope", "--config=nope is not a config"),
     ("tune --config=nope", "--config=nope is not a config"),
     ("tune --device-memory=15", "--device-memory=15 is no size"),
+    ("tune --device-memory=", "--device-memory= is no size. Use --device-memory=15GiB."),
+    ("bench", "required: env|suites|train|act|ppo|reliability"),
     ("bench xx", "invalid choice: 'xx'"),
+    ("bench act --batch=0", "0 is not a whole number of at least 1"),
+    ("bench reliability --nope", "--nope is not a flag of dtc bench reliability."),
     ("bench env --envs=0", "0 is not a whole number of at least 1"),
     ("gates", "one of the arguments --gate --all --list --table is required"),
     ("gates --gate=cartpol", "--gate=cartpol is not a gate"),
+    ("gates --gate=", "--gate= is not a gate"),
     ("gates --all --seeds=0", "0 is not a whole number of at least 1"),
     ("launch xx", "invalid choice: 'xx'"),
     ("launch local --processes=0", "0 is not a whole number of at least 1"),
+    ("launch local --timeout=-5", "-5 is not a number of seconds of at least 0"),
+    ("launch local --grace=soon", "soon is not a number of seconds of at least 0"),
+    ("launch local --config=smoke", "Use dtc launch local ... -- --config=smoke."),
+    ("launch tpu_vm --zone=", "--zone: it is empty"),
 ]
 CONFIGS = {
     "notes.md": "# notes",
@@ -205,7 +242,8 @@ def home(tmp_path_factory):
     for name, step in {"run": 20, "over": 30, "truncated": 20, "emptied": 20}.items():
         recorded.write(home / name, cfg)
         _checkpoint(home / name, step)
-    (home / "run/metrics.jsonl").write_text('{"update": 1, "env_steps": 1, "eval/return": 2.0}\n')
+    record = {"update": 1, "env_steps": 1, "eval/return": 2.0, "word": "x"}
+    (home / "run/metrics.jsonl").write_text(json.dumps(record) + "\n")
     text = (home / "run/config.json").read_text()
     (home / "truncated/config.json").write_text(text[:300])
     (home / "emptied/config.json").write_text("")
@@ -214,6 +252,11 @@ def home(tmp_path_factory):
             del found["run"]["patience"]
         (home / name).mkdir()
         (home / name / "config.json").write_text(json.dumps(found))
+    for name, file in (("bytes", "config.json"), ("bytes", "metrics.jsonl")):
+        (home / name).mkdir(exist_ok=True)
+        (home / name / file).write_bytes(b"\xff\xfe\x00")
+    (home / "foreign").mkdir()
+    (home / "foreign/metrics.jsonl").write_text('3\n[1]\n{"eval/return": 2.0}\n')
     recorded.write(home / "begun", cfg)
     (home / "no_metrics").mkdir()
     (home / "no_metrics/metrics.jsonl").write_text("")
@@ -283,6 +326,19 @@ def test_a_mistake_in_training_is_told_without_jax(typed, home):
     argv = [sys.executable, "-c", code, "train", *typed[0].split()]
     done = subprocess.run(argv, cwd=home, capture_output=True, text=True)
     assert done.returncode == 2 and typed[1] in done.stderr, done.stderr
+
+
+def test_a_reader_that_leaves_early_gets_no_traceback(home):
+    cases = [("--help", 141), ("verify run", 141), ("train --help", 0), ("train --steps=0", 2)]
+    for how, (typed, status) in zip((["-u"], ["-u"], [], []), cases, strict=True):
+        ours, theirs = os.pipe()
+        os.close(ours)
+        argv = [sys.executable, *how, "-m", "dtc.commands", *typed.split()]
+        pipes = {"stdout": theirs, "stderr": subprocess.PIPE, "text": True}
+        buffered = os.environ | {"PYTHONUNBUFFERED": ""}
+        done = subprocess.run(argv, cwd=home, env=buffered, **pipes)
+        os.close(theirs)
+        assert done.returncode == status and "Error" not in done.stderr, (typed, done.stderr)
 
 
 CLOCKED = [

@@ -31,7 +31,7 @@ def test_several_runs_are_drawn_and_their_curves_written(runs, tmp_path):
 def test_a_missing_run_or_metric_is_named(runs, tmp_path, capsys):
     for args, part in (
         ([str(tmp_path / "c")], "c holds no metrics.jsonl"),
-        ([*runs, "--metric", "loss"], "--metric=loss is in no run. Use env_steps,"),
+        ([*runs, "--metric", "loss"], "--metric=loss is no metric of these runs. Use env_steps,"),
     ):
         with pytest.raises(SystemExit, match="2"):
             plot.main(args)

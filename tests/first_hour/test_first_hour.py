@@ -4,6 +4,7 @@ import sys
 
 import pytest
 
+from dtc.host.writers import read_metrics
 from tests.faults.runs import TINY, steps
 from tests.first_hour.walk import MISTAKES, Walk
 
@@ -37,3 +38,17 @@ def test_a_new_user_gets_through_the_first_hour(tmp_path):
     assert seen["drawn"].status == 0 and (tmp_path / "curves.png").exists()
     names = {path.name for path in (tmp_path / "again/figures").iterdir()}
     assert {"learning_curve.png", "policy.png"} <= names
+
+
+@pytest.mark.slow
+@pytest.mark.multiprocess
+def test_a_hundred_updates_of_smoke_take_half_a_minute_with_the_programs_of_before(tmp_path):
+    cold, warm = Walk(tmp_path, [sys.executable, "-m", "dtc.commands"]).check()
+    assert (cold.status, warm.status) == (0, 0)
+    logged = [
+        r["update"] for r in read_metrics(tmp_path / "two/metrics.jsonl") if "loss/trunk" in r
+    ]
+    assert {*range(10, 101, 10)} <= {*logged}, "a checkpoint by the clock is a log step too"
+    assert warm.spent < 60, "the processor time that two cores have in half a minute"
+    assert warm.worked < cold.worked / 2, "compiled programs were read"
+    assert warm.first < 10 and cold.first < 10, "something is said at once"

@@ -1,10 +1,12 @@
 """Walks through the first hour of a new user and prints what a person would see.
 
     python tests/first_hour/walk.py --config=local --steps=3k --install
+    python tests/first_hour/walk.py --check
 
 Everything happens in a fresh directory with a fresh cache: mistakes, a first start, Ctrl-C, the
 continuation, a second start, evaluation, curves. `--install` begins with a new virtual environment.
-The terminal is a pseudo-terminal of 80 columns.
+`--check` is the check of the first description of this agent instead: a hundred updates of `smoke`
+with a line every ten, twice. The terminal is a pseudo-terminal of 80 columns.
 """
 
 import argparse
@@ -25,6 +27,7 @@ MISTAKES = ("--stpes=3", "--config.env.name=cartpole", "--num_steps=100", "--ste
 GOING = re.compile(r"[━─]+ +\d+% ")  # the progress line of training
 PLAYED = re.compile(r"^ *\w+ +[━╸╺ ]+ +\d+/\d+ ")  # a bar of `dtc evaluate`
 NEVER = float("inf")
+CHECK = ("train", "--config=smoke", "--updates=100", "--config.run.log_every=10")
 LIMIT = 1800.0  # seconds that one command may take
 
 
@@ -122,6 +125,10 @@ class Walk:
         seen["drawn"] = self.step("plot", "run", "again", "--metric", "eval/return")
         return seen
 
+    def check(self) -> tuple[Seen, Seen]:
+        """A hundred updates, with compiling and with the programs of before."""
+        return self.step(*CHECK, "--workdir=one"), self.step(*CHECK, "--workdir=two")
+
 
 def install(home: Path) -> list[str]:
     """A new virtual environment with dtc in it, from this clone; the command."""
@@ -138,15 +145,29 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--config", default="local")
     parser.add_argument("--steps", default="3k", help="length of the runs")
+    parser.add_argument("--check", action="store_true", help="a hundred updates, twice, alone")
     parser.add_argument("--install", action="store_true", help="begin with a new environment")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
         dtc = install(home) if args.install else [sys.executable, "-m", "dtc.commands"]
-        seen = Walk(home, dtc).all(args.config, [f"--steps={args.steps}"])
+        walk = Walk(home, dtc)
+        if args.check:
+            cold, warm = walk.check()
+            print(
+                f"A hundred updates: {cold.ended:.0f} s, and {warm.ended:.0f} s when started again"
+            )
+            print(f"({cold.spent:.0f} and {warm.spent:.0f} s of processor time).")
+            return
+        seen = walk.all(args.config, [f"--steps={args.steps}"])
         cold, warm = seen["first start"], seen["second start"]
-        print(f"Training began after {cold.going:.0f} s, and {warm.going:.0f} s when started again")
-        print(f"({cold.worked:.0f} and {warm.worked:.0f} s of processor time).")
+        print(
+            f"Training began after {cold.going:.0f} s, and {warm.going:.0f} s when started again:"
+        )
+        print(
+            f"{cold.going / warm.going:.1f} times sooner. On the processor: {cold.worked:.0f} and"
+        )
+        print(f"{warm.worked:.0f} s, {cold.worked / warm.worked:.1f} times.")
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from dtc.host.figures import style
-from dtc.host.figures.curves import draw_baselines, series
+from dtc.host.figures.curves import draw_baselines, from_zero, series
 
 Records = Sequence[Mapping[str, Any]]
 RETURNS = ("eval/return", "collect/return")
@@ -44,7 +44,7 @@ def compare(
             if metric in RETURNS:
                 draw_baselines(ax, baselines or {})
         panels[-1].set_xlabel("environment steps")
-        panels[-1].xaxis.set_major_formatter(mpl.ticker.EngFormatter(sep=""))
+        from_zero(panels[-1])
         handles, labels = panels[0].get_legend_handles_labels()
         if handles:
             figure.legend(handles, labels, loc="outside lower left", ncols=3, fontsize=8)

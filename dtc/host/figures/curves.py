@@ -1,5 +1,6 @@
 """Curves of a run over environment steps: returns, curiosity, the model, the policy."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ def learning_curve(
             middle.set_ylabel("novelty")
             middle.set_ylim(bottom=0)
             _draw_boredom(bottom, records)
-        style.save(figure, path)
+        _save(figure, top, path)
 
 
 def curiosity(path: Path, records: Sequence[Mapping[str, Any]], title: str) -> None:
@@ -53,7 +54,7 @@ def curiosity(path: Path, records: Sequence[Mapping[str, Any]], title: str) -> N
             top = max(ax.get_ylim()[1], least)
             ax.set_ylim(-0.03 * top, 1.03 * top)
         _legend(axes[0])
-        style.save(figure, path)
+        _save(figure, axes[0], path)
 
 
 def model(
@@ -90,7 +91,7 @@ def model(
         axes[0].set_yscale("symlog", linthresh=1)
         axes[0].set_ylim(0, 1.5 * axes[0].get_ylim()[1])
         axes[0].yaxis.set_major_formatter(mpl.ticker.ScalarFormatter())
-        style.save(figure, path)
+        _save(figure, axes[0], path)
 
 
 def policy(path: Path, records: Sequence[Mapping[str, Any]], title: str) -> None:
@@ -108,17 +109,21 @@ def policy(path: Path, records: Sequence[Mapping[str, Any]], title: str) -> None
         for ax, label in zip(axes, labels, strict=True):
             ax.set_ylabel(label)
             _legend(ax)
-        axes[0].set_yscale("log")
-        axes[0].yaxis.set_major_formatter(mpl.ticker.EngFormatter(sep=""))
-        axes[0].yaxis.set_minor_formatter(mpl.ticker.NullFormatter())
+        losses = series(records, "loss/value")[1]
+        # A logarithmic axis of less than a decade may have no label.
+        is_wide = len(losses) > 0 and 0 < losses.min() < losses.max() / 10
+        if is_wide:
+            axes[0].set_yscale("log")
+            axes[0].yaxis.set_minor_formatter(mpl.ticker.NullFormatter())
+            axes[0].yaxis.set_major_formatter("{x:g}")
         axes[1].set_ylim(-0.1, 1.05)
         axes[2].set_ylim(-0.03, 1.03)
-        style.save(figure, path)
+        _save(figure, axes[0], path)
 
 
 def series(records: Sequence[Mapping[str, Any]], name: str) -> tuple[np.ndarray, np.ndarray]:
-    """(env steps, values) of a metric, from the records that have it."""
-    points = [(r["env_steps"], r[name]) for r in records if r.get(name) is not None]
+    """(env steps, values) of a metric, from the records that have it as a number."""
+    points = [(r["env_steps"], r[name]) for r in records if isinstance(r.get(name), float | int)]
     steps, values = np.array(points, np.float64).reshape(-1, 2).T
     return steps, values
 
@@ -139,12 +144,13 @@ def _draw_boredom(ax: Axes, records: Sequence[Mapping[str, Any]]) -> None:
     """Boredom on the left, the dream horizon on the right."""
     steps, boredom = series(records, "curiosity/boredom")
     ax.fill_between(steps, boredom, color=ORANGE, alpha=0.3, linewidth=0)
-    ax.plot(steps, boredom, color=ORANGE)
+    dot: Any = {"marker": "o" if len(steps) == 1 else None, "markersize": 4}
+    ax.plot(steps, boredom, color=ORANGE, **dot)
     ax.set_ylim(0, 1)
     ax.set_ylabel("boredom", color=ORANGE)
     right = ax.twinx()
     steps, horizon = series(records, "curiosity/horizon")
-    right.plot(steps, horizon, color=GREEN, drawstyle="steps-post")
+    right.plot(steps, horizon, color=GREEN, drawstyle="steps-post", **dot)
     right.set_ylabel("dream horizon", color=GREEN)
     right.set_ylim(0, 1.15 * max([*horizon, 1]))
     right.grid(visible=False)
@@ -167,7 +173,8 @@ def _draw_values(ax: Axes, records: Sequence[Mapping[str, Any]]) -> None:
 
 def draw_baselines(ax: Axes, baselines: Mapping[str, float]) -> None:
     """Horizontal lines at returns to compare with, by name."""
-    for (name, value), dash in zip(baselines.items(), ("--", ":", "-."), strict=False):
+    dashes: Any = itertools.cycle(("--", ":", "-.", (0, (1, 3)), (0, (8, 3))))
+    for (name, value), dash in zip(baselines.items(), dashes, strict=False):
         ax.axhline(value, color=FAINT, linestyle=dash, linewidth=1.2, label=f"{name} {value:.1f}")
 
 
@@ -178,15 +185,28 @@ def _stack(heights: Sequence[float], title: str) -> tuple[Figure, np.ndarray]:
     axes = grid[:, 0]
     figure.suptitle(title, x=0.01, ha="left", weight="bold")
     axes[-1].set_xlabel("environment steps")
-    axes[-1].xaxis.set_major_formatter(mpl.ticker.EngFormatter(sep=""))
     figure.align_ylabels(axes)
     return figure, axes
+
+
+def _save(figure: Figure, ax: Axes, path: Path) -> None:
+    """Writes a figure of `_stack`, `ax` being one of its panels."""
+    from_zero(ax)
+    style.save(figure, path)
+
+
+def from_zero(ax: Axes) -> None:
+    """Shows environment steps from 0 on, however few the records; call it after drawing."""
+    ax.set_xlim(left=0)
+    ax.xaxis.set_major_formatter(mpl.ticker.EngFormatter(sep=""))
 
 
 def _line(
     ax: Axes, records: Sequence[Mapping[str, Any]], name: str, label: str, **style: Any
 ) -> None:
     steps, values = series(records, name)
+    if len(steps) == 1:  # a line of one point is none
+        style = {"marker": "o", "markersize": 4} | style
     if len(steps):
         ax.plot(steps, values, label=label, **style)
 

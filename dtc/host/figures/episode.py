@@ -168,6 +168,7 @@ def _draw_errors(
     ax.set_ylim(bottom=0)
     ax.axvspan(-0.5, context - 0.5, color="#eef1f5", zorder=0, label="observed by the model")
     ax.set(xlabel="step of the episode", ylabel="error")
+    ax.xaxis.set_major_locator(mpl.ticker.MaxNLocator(integer=True))
     right = ax.twinx()
     right.plot(novelty, color=PURPLE, label="novelty")
     right.set_ylim(0, 1.2 * max(float(np.max(novelty, initial=0)), 1e-3))

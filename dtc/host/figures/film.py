@@ -17,7 +17,11 @@ from dtc.host.figures.style import FAINT, INK
 PANEL, GAP = 480, 16  # pixels: side of a panel, space around it
 HEAD, LINE = 34, 28  # heights of the line above panels and of those below
 STRIP = 46  # height of a vector below a grid
-MOST, MOST_GIF = 258, 120  # frames; those of a GIF take 25 kB each
+MOST = 258  # frames of an MP4
+MOST_GIF = (120, 80, 50, 30)  # frames of a GIF: fewer where it would be larger than LARGEST
+LARGEST = 2 * 2**20  # bytes of a GIF
+COLORS = 127  # of a GIF, and one that is clear
+NEARLY = 247  # of 255; what is whiter is white, as the page around the film
 SECONDS, HOLD = 13.0, 1500  # length without the last frame's hold, which is in ms
 
 
@@ -58,7 +62,10 @@ def save(path: Path, clips: Sequence[Clip], shown: Look, captions: Sequence[str]
     if path.suffix != ".gif" and codec.mp4(target, *paced(images, MOST), HOLD):
         return target
     target = path.with_suffix(".gif")
-    gif(target, *paced(images, MOST_GIF))
+    for most in MOST_GIF:
+        gif(target, *paced(images, most))
+        if target.stat().st_size <= LARGEST:
+            break
     return target
 
 
@@ -70,11 +77,25 @@ def paced(images: Sequence[Image.Image], most: int) -> tuple[list[Image.Image], 
 
 
 def gif(path: Path, images: Sequence[Image.Image], delay: int) -> None:
-    """Writes a GIF; a reader finds the old one or the new one."""
-    colors = images[len(images) // 2].quantize(128, dither=Image.Dither.NONE)
-    small = [x.quantize(palette=colors, dither=Image.Dither.NONE) for x in images]
+    """Writes a GIF; a reader finds the old one or the new one.
+
+    Where a pixel is as before it is clear, which halves the file.
+    """
+    some = [np.asarray(x) for x in images[:: -(-len(images) // 4)]]
+    colors = Image.fromarray(np.concatenate(some)).quantize(COLORS, dither=Image.Dither.NONE)
+    chosen = np.full((COLORS + 1, 3), 255)
+    found = np.array(colors.getpalette() or []).reshape(-1, 3)[:COLORS]
+    chosen[: len(found)] = np.where((found > NEARLY).all(1, keepdims=True), 255, found)
+    before: Any = -1
+    small = []
+    for image in images:
+        now = np.asarray(image.quantize(palette=colors, dither=Image.Dither.NONE))
+        small.append(Image.fromarray(np.where(now == before, np.uint8(COLORS), now)))
+        small[-1].putpalette(chosen.ravel().tolist())
+        before = now
     times, draft = [delay] * (len(small) - 1) + [HOLD], path.with_suffix(".tmp")
     more: Any = {"append_images": small[1:], "duration": times, "loop": 0, "optimize": False}
+    more |= {"transparency": COLORS, "disposal": 1}
     small[0].save(draft, format="GIF", save_all=True, **more)
     os.replace(draft, path)
 

@@ -25,6 +25,7 @@ def salience(path: Path, weights: np.ndarray, title: str) -> None:
         ticks = [*range(0, num_codes, max(1, num_codes // 8)), num_codes]
         ax.set_yticks(ticks, [f"group {i}" for i in ticks[:-1]] + ["deter"])
         ax.set_xlabel("step of the episode")
+        ax.xaxis.set_major_locator(mpl.ticker.MaxNLocator(integer=True))
         ax.grid(visible=False)
         label = f"weight (%)\nuniform: {100 / len(percent):.1f}"
         figure.colorbar(image, ax=ax, label=label, pad=0.01)
