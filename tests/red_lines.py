@@ -6,6 +6,7 @@ detects a planted fault.
 
 import contextlib
 import json
+import os
 import re
 import sys
 from collections import Counter
@@ -38,6 +39,15 @@ def by_path(tree) -> dict[str, object]:
 def size_on(program, number: int):
     """A number of iterations, already placed on the program's devices, so that nothing is moved."""
     return jax.device_put(jnp.int32(number), NamedSharding(program.mesh, P()))
+
+
+def updates(program, carrier, num: int):
+    """The carrier, and the metrics of each of some updates, one call after the other."""
+    metrics, one = [], size_on(program, 1)
+    for _ in range(num):
+        carrier, info = program.train(carrier, one)
+        metrics.append({k: float(x) for k, x in jax.device_get(info.mean).items()})
+    return carrier, metrics
 
 
 # Raw gradients equal those of one device.
@@ -245,7 +255,16 @@ def state_faults(found, expected) -> list[str]:
 def ledger(compiled, mesh) -> dict[str, int]:
     """Bytes of the results per device, by kind, axes, dtype and frequency."""
     found = collectives.collectives(compiled.as_text(), mesh)
-    return {f"{c.kind} {'+'.join(c.axes)} {c.dtype} per {c.per}": c.num_bytes for c in found}
+    return {_line(c): c.num_bytes for c in found}
+
+
+def counted(found) -> dict[str, str]:
+    """Numbers and bytes of collectives, by the same names as in `ledger`."""
+    return {_line(c): f"{c.num_ops} operations, {c.num_bytes} bytes" for c in found}
+
+
+def _line(c) -> str:
+    return f"{c.kind} {'+'.join(c.axes)} {c.dtype} per {c.per}"
 
 
 def ledger_faults(found: dict[str, object], golden: dict[str, object]) -> list[str]:
@@ -258,6 +277,21 @@ def read_golden(file: str = "collectives.json") -> dict[str, dict]:
     """The ledgers of a golden file by algorithm."""
     path = GOLDEN / file
     return json.loads(path.read_text()) if path.exists() else {}
+
+
+def golden_faults(name: str, found: dict, file: str = "collectives.json") -> list[str]:
+    """Lines in which a ledger differs from the golden file; UPDATE_GOLDEN=1 writes it first."""
+    if os.environ.get("UPDATE_GOLDEN") == "1":
+        write_golden(name, found, file)
+    return ledger_faults(found, read_golden(file).get(name, {}))
+
+
+def changed(what: str) -> str:
+    """What to do when `golden_faults` finds any."""
+    return (
+        f"The collectives of {what} have changed. If that is intended and the bytes are those that "
+        f"the change must send, run `{TO_UPDATE}`."
+    )
 
 
 def write_golden(name: str, found: dict, file: str = "collectives.json") -> None:

@@ -27,14 +27,17 @@ def finish(*command, status=0, **kwargs):
     return done.stdout
 
 
-def test_ci_installs_the_tested_versions_by_their_hashes():
-    """.ci/lock.py writes the file anew after a change of constraints.txt."""
-    lines = (ROOT / ".ci" / "locked.txt").read_text().splitlines()[1:]
+@pytest.mark.parametrize("name", ["locked.txt", "locked_suites.txt"])
+def test_ci_installs_the_tested_versions_by_their_hashes(name):
+    """.ci/lock.py writes the files anew after a change of constraints.txt."""
+    lines = (ROOT / ".ci" / name).read_text().splitlines()[1:]
     found = [re.fullmatch(r"(\S+==\S+) --hash=sha256:[0-9a-f]{64}", line) for line in lines]
     assert all(found) and len(found) > 40
     tested = (ROOT / "constraints.txt").read_text().split()
     assert {f[1] for f in found if f} <= set(tested)
-    assert "--require-hashes -r .ci/locked.txt" in (ROOT / ".ci" / "run").read_text()
+    script = (ROOT / ".ci" / "run").read_text()
+    assert '--require-hashes -r ".ci/$2"' in script
+    assert re.search(rf"^environment \S+ {name}$", script, re.MULTILINE)
 
 
 @pytest.fixture(scope="module")

@@ -49,12 +49,7 @@ def figures(guest, name):
     return {
         "kind": program.mesh.devices.flat[0].device_kind,
         "faults": red_lines.transfer_faults(step) + red_lines.aliasing_faults(step, shapes),
-        "ledger": {
-            f"{c.kind} {'+'.join(c.axes)} {c.dtype} per {c.per}": (
-                f"{c.num_ops} operations, {c.num_bytes} bytes"
-            )
-            for c in ledger
-        },
+        "ledger": red_lines.counted(ledger),
     }
 
 
@@ -108,14 +103,8 @@ def test_a_train_call_compiles_in_place_and_moves_nothing_to_the_host(found, gue
 @WITH_GOLDEN
 def test_the_collectives_on_a_tpu_are_those_of_the_golden_file(found, guest, name):
     key = key_of(guest, name)
-    ledger = found[key]["ledger"]
-    if os.environ.get("UPDATE_GOLDEN") == "1":
-        red_lines.write_golden(key, ledger, FILE)
-    faults = red_lines.ledger_faults(ledger, red_lines.read_golden(FILE).get(key, {}))
-    assert faults == [], (
-        f"The collectives of {key} have changed. If that is intended and the bytes are those that "
-        f"the change must send, run `{red_lines.TO_UPDATE}`."
-    )
+    faults = red_lines.golden_faults(key, found[key]["ledger"], FILE)
+    assert faults == [], red_lines.changed(key)
 
 
 @EACH

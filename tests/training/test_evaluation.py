@@ -1,6 +1,7 @@
 """Evaluation: whole fresh episodes, the same on every mesh, and an open-loop prediction."""
 
 import dataclasses
+import types
 
 import jax
 import jax.numpy as jnp
@@ -182,3 +183,33 @@ def test_novelty_of_stored_pairs_is_the_members_disagreement_on_every_mesh(singl
 
 def to_jax(tree):
     return jax.tree.map(jnp.asarray, tree)
+
+
+def test_the_score_is_the_geometric_mean_of_one_plus_the_rates_in_percent():
+    spec = types.SimpleNamespace(achievements=("wood_fraction", "iron_fraction"))
+    machine = types.SimpleNamespace(env=types.SimpleNamespace(spec=spec))
+    means = {"return": 3.0, "wood_fraction": 0.99, "iron_fraction": 0.0}
+    found = evaluation.scored(means, machine)
+    assert found["score"] == pytest.approx(np.sqrt(100.0 * 1.0) - 1)
+    spec.achievements = ()
+    assert evaluation.scored(means, machine) == means
+
+
+def test_no_number_of_evaluations_repeats_an_episode(single):
+    program, carrier = single
+    env = program.machine.env
+
+    def step(key, state, action, params):
+        state, seen = env.step(key, state, action, params)
+        return state, seen._replace(reward=seen.reward * jax.random.uniform(key))
+
+    short = dataclasses.replace(env.spec, max_steps=15)  # 2^28 evaluations have 2^32 calls
+    machine = dataclasses.replace(program.machine, env=env._replace(spec=short, step=step))
+    play = evaluation.make_block(machine, program.mesh, 3, "random")
+    paid = [
+        np.asarray(play(carrier.root, carrier.learner, jnp.int32(index), jnp.int32(3)).returns)
+        for index in (1, 1 + 2**27, 1 + 2**28)
+    ]
+    assert len(np.unique(paid)) == 9
+    _, call = evaluation.first_call(carrier.root, jnp.int32(2**31 - 1), 10**6)
+    assert 0 <= call < evaluation.CALLS - 10**6
