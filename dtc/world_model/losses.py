@@ -23,9 +23,9 @@ def losses(
 
     dyn = max(free, KL(sg q || p)),  rep = max(1, KL(q || sg p)), nats summed over groups.
 
-    Where there are masks, `mask` as well, and `mask_expected`: the same head on codes drawn from
-    the prior, as in dreams, except in the first rows of episodes. A head that learns from the
-    posterior alone trusts codes that the prior does not get right.
+    Where there are masks, `mask` as well. Of a trunk with cells also `mask_expected`: the same head
+    on codes drawn from the prior, as in dreams, except in the first rows of episodes. A head that
+    learns from the posterior alone trusts codes that the prior does not get right.
 
     Args:
       obs: encoded, standardised observations [T, B, ...].
@@ -40,10 +40,10 @@ def losses(
         "cont": -dist.bernoulli_log_prob(cont, ~rows.terminated),
     }
     if mask is not None and rows.action_mask is not None:
-        assert seen.expected is not None
+        out["mask"] = mask_loss(mask, rows.action_mask)
+    if seen.expected is not None:
         expected = seen._replace(stoch=seen.expected).feature(trunk.precision)
         _, _, dreamed = trunk.apply({"params": params}, expected, method="heads")
-        out["mask"] = mask_loss(mask, rows.action_mask)
         out["mask_expected"] = jnp.where(rows.first, 0.0, mask_loss(dreamed, rows.action_mask))
     decoded = trunk.apply({"params": params}, feature, method="decode")
     for name, shape in trunk.encoded:

@@ -214,7 +214,7 @@ class Observed(NamedTuple):
     ids: Array  # [T, B, S] uint8
     log_post: Array  # [T, B, S, C]
     log_prior: Array  # [T, B, S, C]
-    expected: Array | None = None  # as stoch, but drawn from the prior, where there are masks
+    expected: Array | None = None  # as stoch, but drawn from the prior; for masks, with cells
 
     def feature(self, precision: Precision) -> Feature:
         """The Feature that the heads read, [T, B, ...]."""
@@ -352,7 +352,7 @@ def observe(
     dims = chex.Dimensions(D=cfg.deter, S=cfg.groups, C=cfg.classes)
     dims["TB"] = first_TB.shape
     chex.assert_shape([deter, stoch], [dims["TBD"], dims["TBSC"]])
-    expected = drawn(uniform_TBS, log_prior) if trunk.has_action_mask else None
+    expected = drawn(uniform_TBS, log_prior) if trunk.has_action_mask and trunk.cells else None
     return Observed(deter, stoch, ids, log_post, log_prior, expected)
 
 

@@ -25,6 +25,7 @@ PAGE = (ROOT / "docs/reference/metrics.md").read_text()
 RUNS = {  # by name: mode, environment and novelty, so that each is there once; or PPO
     "mix, grids": ("mix", "feeder_ego", "jsd"),
     "explore, masks, rnd": ("explore", "chain", "rnd"),
+    "task, masks, cells": ("task", "hack", "jsd"),
     "ppo": ("ppo", "", ""),
 }
 SLOW_RUNS = {  # which have no metric of their own
@@ -65,6 +66,7 @@ class Recorder:
 def written(mode: str, env: str, novelty: str, directory) -> set[str]:
     """Names of what the host loop writes, with zeros in place of what devices would compute."""
     changes = {"behaviour__mode": mode, "env__name": env, "curiosity__novelty": novelty}
+    changes["model__cell_units"] = 4 if env == "hack" else 0
     program = copy.copy(shared("ppo") if mode == "ppo" else program_on((1, 1), **changes))
     shapes = program.shapes()
 

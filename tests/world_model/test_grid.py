@@ -148,17 +148,34 @@ def test_all_cells_have_the_same_weights():
         np.testing.assert_allclose(moved, found[0][1], rtol=0, atol=0.02)
 
 
-def test_the_losses_have_a_term_for_each_leaf_and_reach_every_parameter():
-    sequence, rows = small_trunk.SEQUENCE, small_trunk.ROWS
+def observed(params):
+    """(posterior states, encoded observations, rows) of the sequences, with random boards."""
+    rng, sequence, rows = np.random.default_rng(1), small_trunk.SEQUENCE, small_trunk.ROWS
     T, groups = small_trunk.T, TRUNK.cfg.groups
-    boards = np.eye(FEATURES, dtype=np.float32)[RNG.integers(FEATURES, size=(T, B, SIDE, SIDE))]
-    obs = {"board": boards, "vector": normal(T, B, 5), "action_mask": rows.action_mask}
-    context = small_trunk.Latent(normal(B, TRUNK.cfg.deter), np.zeros((B, groups), np.uint8))
-    uniform = RNG.random((T, B, groups)).astype(np.float32)
+    boards = np.eye(FEATURES, dtype=np.float32)[rng.integers(FEATURES, size=(T, B, SIDE, SIDE))]
+    vector = rng.normal(size=(T, B, 5)).astype(np.float32)
+    obs = {"board": boards, "vector": vector, "action_mask": rows.action_mask}
+    deter = rng.normal(size=(B, TRUNK.cfg.deter)).astype(np.float32)
+    context = small_trunk.Latent(deter, np.zeros((B, groups), np.uint8))
+    uniform = rng.random((T, B, groups)).astype(np.float32)
+    seen = rssm.observe(TRUNK, params, obs, sequence.action, sequence.first, context, uniform)
+    return seen, obs, rows
 
+
+def test_the_mask_is_also_learned_from_codes_of_the_prior_but_not_in_first_rows():
+    seen, obs, rows = observed(PARAMS)
+    first = np.arange(small_trunk.T)[:, None] % 3 == np.arange(B) % 3
+    terms = losses.losses(TRUNK, PARAMS, seen, obs, rows._replace(first=first))
+    feature = seen._replace(stoch=seen.expected).feature(Precision())
+    p = jax.nn.sigmoid(apply("heads", feature)[2])
+    theirs = -np.log(np.where(rows.action_mask, p, 1 - p)).sum(-1)
+    np.testing.assert_allclose(terms["mask_expected"], np.where(first, 0, theirs), rtol=1e-4)
+    assert 0 < first.sum() < first.size
+
+
+def test_the_losses_have_a_term_for_each_leaf_and_reach_every_parameter():
     def loss(params):
-        seen = rssm.observe(TRUNK, params, obs, sequence.action, sequence.first, context, uniform)
-        terms = losses.losses(TRUNK, params, seen, obs, rows)
+        terms = losses.losses(TRUNK, params, *observed(params))
         return losses.total(terms), terms
 
     grads, terms = jax.grad(loss, has_aux=True)(PARAMS)

@@ -63,7 +63,7 @@ def outputs(seen):
 
 
 def test_there_is_one_loss_term_per_head_and_leaf(terms):
-    heads = {"dyn", "rep", "reward", "cont", "mask", "mask_expected"}
+    heads = {"dyn", "rep", "reward", "cont", "mask"}
     assert set(terms) == heads | {f"obs/{name}" for name in SHAPES}
     assert {x.shape for x in terms.values()} == {(T, B)}
 
@@ -93,17 +93,6 @@ def test_the_mask_loss_is_the_summed_binary_cross_entropy(terms, outputs):
     p = sigmoid(outputs[0][2])
     theirs = -np.log(np.where(ROWS.action_mask, p, 1 - p)).sum(-1)
     np.testing.assert_allclose(terms["mask"], theirs, rtol=1e-4)
-
-
-def test_the_mask_is_also_learned_from_codes_of_the_prior_but_not_in_first_rows(seen):
-    first = np.arange(T)[:, None] % 3 == np.arange(B) % 3
-    loss_fn = jax.jit(lambda rows: losses.losses(TRUNK, PARAMS, seen, SEQUENCE.obs, rows))
-    found = loss_fn(ROWS._replace(first=first))["mask_expected"]
-    feature = seen._replace(stoch=seen.expected).feature(Precision())
-    p = sigmoid(TRUNK.apply({"params": PARAMS}, feature, method="heads")[2])
-    theirs = -np.log(np.where(ROWS.action_mask, p, 1 - p)).sum(-1)
-    np.testing.assert_allclose(found, np.where(first, 0, theirs), rtol=1e-4)
-    assert 0 < first.sum() < T * B
 
 
 def test_expected_codes_are_drawn_from_the_prior_and_pass_its_gradient():
