@@ -6,6 +6,8 @@ Slow, plain and independent: its programs are those of the page's table.
 import re
 from pathlib import Path
 
+import numpy as np
+
 PAGE = (Path(__file__).parents[2] / "docs" / "concepts" / "hack.md").read_text()
 ROW_OF_TABLE = re.compile(
     r"^\| (\d+) \| (\w+) \| (\d+) \| (\d+) \| (\w+) \| (\w+) \| (\d+) \| (yes|no) \|$", re.MULTILINE
@@ -27,6 +29,8 @@ OF_UNITS = ["unit", "hp", "stunned", "called", "arrival"]
 FIELDS += OF_UNITS
 NUMBERS = ["row", "column", "hp", "credits", "energy", "stage", "siphons", "attack", "show", "calm"]
 LIMITS = {"hp": 3, "credits": 15, "energy": 15, "siphons": 9, "attack": 3, "show": 15, "calm": 15}
+RICH = {"credits": 12, "energy": 12, "siphons": 4}  # what an enriched game begins with
+PARTS = ["stage", "points", "units", "hp", "step", "won", "shaping"]  # of the reward
 STEPS = ((-1, 0), (1, 0), (0, -1), (0, 1))  # of the moves up, down, left, right
 DATA, PROGRAM, UNKNOWN = 1, 2, 3
 RUNNER, TANK, GHOST, LURKER = 1, 2, 3, 4
@@ -370,3 +374,42 @@ class Twin:
                     distance[n] = distance[c] + 1
                     queue.append(n)
         return distance
+
+
+def numbers_of(twin, step_count):
+    """Every field of a twin's state, by name."""
+    return {
+        "cells": [list(twin.cells[field]) for field in FIELDS],
+        "player": twin.player(),
+        "owned": sum(1 << k for k in twin.owned),
+        "clock": twin.clock,
+        "allowed": sum(1 << a for a, is_allowed in enumerate(twin.mask()) if is_allowed),
+        "step_count": step_count,
+    }
+
+
+def enriched(twin, stage):
+    """A game on another stage with all programs and much to pay them with."""
+    for name, x in RICH.items():
+        setattr(twin, name, x)
+    twin.stage, twin.owned = stage, set(range(23))
+    return twin
+
+
+def played(words, actions, is_reset, number):
+    """(numbers [T, ...], parts of the reward [T]) of one game."""
+    rows, parts, twin, count = [], [], None, 0
+    for word, action, fresh in zip(
+        words.tolist(), actions.tolist(), is_reset.tolist(), strict=True
+    ):
+        if fresh:
+            twin, count, gains = Twin(word), 0, dict.fromkeys(PARTS, 0)
+            twin = enriched(twin, number % 9) if number % 9 else twin
+        else:
+            gains, count = twin.step(action, word), count + 1
+        rows.append(numbers_of(twin, count))
+        parts.append(gains)
+    return (
+        {name: np.array([row[name] for row in rows]) for name in rows[0]},
+        {name: np.array([part[name] for part in parts]) for name in PARTS},
+    )

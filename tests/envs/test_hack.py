@@ -1,6 +1,8 @@
 """The rules of `hack`: a twin written by loops plays the same games."""
 
 import functools
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
 
 import jax
 import jax.numpy as jnp
@@ -11,10 +13,9 @@ from jax import lax
 from dtc.envs.hack import board, player, rules, targets
 from dtc.envs.hack.game import hack
 from tests.envs import hack_twin
-from tests.envs.hack_twin import Twin
+from tests.envs.hack_twin import RICH
 
 ENV = hack()
-RICH = {"credits": 12, "energy": 12, "siphons": 4}  # what an enriched game begins with
 WILD = 0.05  # chance that a random action ignores the mask
 PAY = {  # points of reward, for one of each
     "stage": 1.0,
@@ -69,20 +70,8 @@ def random_games(key, num, steps):
     return jax.vmap(game, out_axes=1)(jax.random.split(key, num), jnp.arange(num))
 
 
-def numbers_of(twin, step_count):
-    """Every field of a twin's state, under the names of `numbers_of_state`."""
-    return {
-        "cells": [list(twin.cells[field]) for field in hack_twin.FIELDS],
-        "player": twin.player(),
-        "owned": sum(1 << k for k in twin.owned),
-        "clock": twin.clock,
-        "allowed": sum(1 << a for a, is_allowed in enumerate(twin.mask()) if is_allowed),
-        "step_count": step_count,
-    }
-
-
 def numbers_of_state(state):
-    """The same of states [...]: the planes of the board, and the other fields."""
+    """The same of states [...], as `hack_twin.numbers_of` names them."""
     game = state.game
     tiles, units = board.unpack(game.board)
     names = dict(zip(hack_twin.FIELDS, (*tiles, *units), strict=True))
@@ -97,40 +86,13 @@ def numbers_of_state(state):
     }
 
 
-def enriched_twin(twin, stage):
-    """The same of a twin."""
-    for name, x in RICH.items():
-        setattr(twin, name, x)
-    twin.stage, twin.owned = stage, set(range(23))
-    return twin
-
-
-def played_by_twin(words, actions, is_reset, number):
-    """(numbers [T, ...], parts of the reward [T]) of one game."""
-    rows, parts, twin, count = [], [], None, 0
-    for word, action, fresh in zip(
-        words.tolist(), actions.tolist(), is_reset.tolist(), strict=True
-    ):
-        if fresh:
-            twin, count, gains = Twin(word), 0, dict.fromkeys(PAY, 0)
-            twin = enriched_twin(twin, number % 9) if number % 9 else twin
-        else:
-            gains, count = twin.step(action, word), count + 1
-        rows.append(numbers_of(twin, count))
-        parts.append(gains)
-    return (
-        {name: np.array([row[name] for row in rows]) for name in rows[0]},
-        {name: np.array([part[name] for part in parts]) for name in PAY},
-    )
-
-
-def compare(seed, num, steps):
-    """Plays random games twice and compares every field of every step."""
+def compare(seed, num, steps, each=map):
+    """Plays random games twice and compares every field of every step; `each` maps over games."""
     played = jax.device_get(random_games(jax.random.key(seed), num, steps))
     words, actions, is_reset, states, shown = played
     found = numbers_of_state(states)
-    for n in range(num):
-        expected, parts = played_by_twin(words[:, n], actions[:, n], is_reset[:, n], n)
+    of_games = (np.moveaxis(x, 1, 0) for x in (words, actions, is_reset))
+    for n, (expected, parts) in enumerate(each(hack_twin.played, *of_games, range(num))):
         for name, x in expected.items():
             np.testing.assert_array_equal(found[name][:, n], x, f"{name} of game {n}")
         for name, x in parts.items():
@@ -152,11 +114,12 @@ def test_the_twin_plays_twenty_random_games_alike():
 @pytest.mark.slow
 def test_the_twin_plays_a_thousand_random_games_alike_and_they_meet_everything():
     runs, paid = np.zeros(28, int), dict.fromkeys(PAY, 0.0)
-    for seed in range(1, 11):
-        _, actions, is_reset, _, shown = compare(seed, 100, 300)
-        was_allowed = shown.info["invalid"] == 0
-        runs += np.bincount(actions[was_allowed & ~is_reset], minlength=28)
-        for name in paid:
-            paid[name] += np.abs(shown.info[f"reward_{name}"]).sum()
+    with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool:
+        for seed in range(1, 11):
+            _, actions, is_reset, _, shown = compare(seed, 100, 300, pool.map)
+            was_allowed = shown.info["invalid"] == 0
+            runs += np.bincount(actions[was_allowed & ~is_reset], minlength=28)
+            for name in paid:
+                paid[name] += np.abs(shown.info[f"reward_{name}"]).sum()
     assert runs.min() > 50, f"some action was hardly ever carried out: {runs}"
     assert min(paid.values()) > 0, f"some part of the reward was never paid: {paid}"
