@@ -2,6 +2,7 @@
 
 import contextlib
 import difflib
+import gc
 import importlib
 import select
 import sys
@@ -26,6 +27,9 @@ COMMANDS = {
 }
 
 
+# Tracing makes millions of objects that stay. To look for garbage among them, as often as Python
+# does, would take a fifth of the time until training begins.
+GARBAGE = 100_000, 50, 100
 CLOSED = 141  # exit status of a program that writes to a pipe which nobody reads
 
 
@@ -34,6 +38,7 @@ def script(argv: Sequence[str] | None = None) -> int:
 
     Where the output is a pipe whose reader has gone, as with `| head -1`, it ends without a word.
     """
+    gc.set_threshold(*GARBAGE)
     try:
         status = main(sys.argv[1:] if argv is None else argv)
     except BrokenPipeError:
