@@ -4,7 +4,7 @@
 
 Axis `ensemble` has 2 devices, so the 5 members are padded to 6.
 
-Estimate (dtc speed, de2ec48, 2026-11-23; roofline alone): at H=8 at least 2.40 ms an iteration, at
+Estimate (dtc speed, 602fd56, 2026-11-23; roofline alone): at H=8 at least 2.40 ms an iteration, at
 most 3.41M env_steps/s; at H=64 at least 3.57 ms an iteration, at most 2.30M env_steps/s.
 """
 

@@ -4,7 +4,7 @@
 
 A device holds 32 sequences of the batch and has 15.75 GiB of usable memory.
 
-Estimate (dtc speed, de2ec48, 2026-11-23; roofline alone): at H=8 at least 4.59 ms an iteration, at
+Estimate (dtc speed, 602fd56, 2026-11-23; roofline alone): at H=8 at least 4.59 ms an iteration, at
 most 1.79M env_steps/s; at H=64 at least 8.79 ms an iteration, at most 932k env_steps/s.
 """
 

@@ -4,7 +4,7 @@
 
 A device holds 64 sequences of the batch and has 95.73 GiB of usable memory.
 
-Estimate (dtc speed, de2ec48, 2026-11-23; roofline alone): at H=8 at least 2.48 ms an iteration, at
+Estimate (dtc speed, 602fd56, 2026-11-23; roofline alone): at H=8 at least 2.48 ms an iteration, at
 most 3.30M env_steps/s; at H=64 at least 5.82 ms an iteration, at most 1.41M env_steps/s.
 """
 

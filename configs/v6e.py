@@ -4,7 +4,7 @@
 
 A device holds 32 sequences of the batch and has 31.24 GiB of usable memory.
 
-Estimate (dtc speed, de2ec48, 2026-11-23; roofline alone): at H=8 at least 2.29 ms an iteration, at
+Estimate (dtc speed, 602fd56, 2026-11-23; roofline alone): at H=8 at least 2.29 ms an iteration, at
 most 3.57M env_steps/s; at H=64 at least 4.40 ms an iteration, at most 1.86M env_steps/s.
 """
 
