@@ -201,7 +201,7 @@ class Checkpointer:
         _together(lambda: _look(path))
         args = ocp.args.Composite(carrier=ocp.args.StandardRestore(_not_empty(target)))
         arrays = _together(lambda: self.saver.restore(path, args=args)["carrier"])
-        carrier = _with_empty(arrays, target)
+        carrier = _filled(arrays, target)
         read, written = fingerprint(carrier), meta["fingerprint"]
         changed = [name for name in written if written[name] != read[name]]
         if changed:
@@ -326,15 +326,19 @@ def _not_empty(tree: PyTree) -> dict[str, Any]:
     return {path.replace("/", "."): x for path, x in leaves_of(tree).items() if x.size}
 
 
-def _with_empty(arrays: Mapping[str, Array], target: PyTree) -> PyTree:
-    """The tree of `target` with `arrays` and its empty leaves; inverse of `_not_empty`."""
+def _filled(arrays: Mapping[str, Array], target: PyTree) -> PyTree:
+    """The tree of `target` with `arrays` and its empty leaves; inverse of `_not_empty`.
+
+    Orbax notes in a file of its own which arrays are keys, and reads their words if it is gone.
+    """
 
     def empty(like: Any) -> Array:
         shard = np.zeros(like.sharding.shard_shape(like.shape), like.dtype)
         return jax.make_array_from_callback(like.shape, like.sharding, lambda _: shard)
 
-    leaves = [
-        arrays[path.replace("/", ".")] if like.size else empty(like)
-        for path, like in leaves_of(target).items()
-    ]
+    def found(path: str, like: Any) -> Array:
+        x = arrays[path.replace("/", ".")]
+        return jax.random.wrap_key_data(x) if _is_key(like) and not _is_key(x) else x
+
+    leaves = [found(p, like) if like.size else empty(like) for p, like in leaves_of(target).items()]
     return jax.tree.unflatten(jax.tree.structure(target), leaves)

@@ -209,6 +209,14 @@ def test_a_step_whose_arrays_are_whole_is_restored_whatever_its_seal_says(saved,
     assert restore(saved).step == 20
 
 
+def test_keys_stay_keys_where_the_file_is_gone_that_names_them(saved, restore):
+    """The next save would otherwise hold words instead of a key, and be refused for ever."""
+    shutil.rmtree(saved / "checkpoints/20/carrier/array_metadatas")
+    restored = restore(saved)
+    assert restored.step == 20
+    assert proof.describe(restored.carrier) == proof.describe(target())
+
+
 def test_arrays_that_are_not_what_was_written_fall_back(tmp_path, restore, monkeypatch, caplog):
     checkpointer = Checkpointer(tmp_path, CFG)
     checkpointer.save(10, carrier(), {})
