@@ -4,8 +4,9 @@
 
 Axis `ensemble` has 2 devices, so the 5 members are padded to 6.
 
-Estimate (dtc speed, 602fd56, 2026-11-23; roofline alone): at H=8 at least 3.09 ms an iteration, at
-most 2.65M env_steps/s; at H=64 at least 6.19 ms an iteration, at most 1.32M env_steps/s.
+Estimate (dtc speed, 52ea359, 2026-11-23; roofline to compiler cycles): at H=8 3.09 to 35.6 ms an
+iteration, 230k to 2.65M env_steps/s; at H=64 6.19 to 58.7 ms an iteration, 139k to 1.32M
+env_steps/s; 3.1 of 30.75 GiB a device.
 """
 
 import ml_collections

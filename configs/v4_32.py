@@ -4,8 +4,9 @@
 
 Axis `ensemble` has 2 devices, so the 5 members are padded to 6.
 
-Estimate (dtc speed, 602fd56, 2026-11-23; roofline alone): at H=8 at least 2.40 ms an iteration, at
-most 3.41M env_steps/s; at H=64 at least 3.57 ms an iteration, at most 2.30M env_steps/s.
+Estimate (dtc speed, 52ea359, 2026-11-23; roofline to compiler cycles): at H=8 2.40 to 26.9 ms an
+iteration, 304k to 3.41M env_steps/s; at H=64 3.57 to 43.3 ms an iteration, 189k to 2.30M
+env_steps/s; 1.9 of 30.75 GiB a device.
 """
 
 import ml_collections

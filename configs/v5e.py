@@ -4,8 +4,9 @@
 
 A device holds 32 sequences of the batch and has 15.75 GiB of usable memory.
 
-Estimate (dtc speed, 602fd56, 2026-11-23; roofline alone): at H=8 at least 4.59 ms an iteration, at
-most 1.79M env_steps/s; at H=64 at least 8.79 ms an iteration, at most 932k env_steps/s.
+Estimate (dtc speed, 52ea359, 2026-11-23; roofline to compiler cycles): at H=8 4.59 to 37.8 ms an
+iteration, 217k to 1.79M env_steps/s; at H=64 8.79 to 57.1 ms an iteration, 143k to 932k
+env_steps/s; 3.1 of 15.75 GiB a device.
 """
 
 import ml_collections
