@@ -13,6 +13,7 @@ import inspect
 import json
 import os
 import re
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -83,8 +84,8 @@ def compiled(program: Program, is_fresh: bool = False, is_shared: bool = False) 
         return json.loads(kept.read_text())
     print(f"Compiling {program.cfg.name} for slice={program.cfg.slice} ...", flush=True)
     start = time.perf_counter()
-    executable = _compile(lowered, program.cfg)
-    text, kind = executable.as_text(), program.mesh.devices.flat[0].device_kind
+    executable, text = _compile(lowered, program.cfg)
+    kind = program.mesh.devices.flat[0].device_kind
     figures = {
         "compiled_for": program.cfg.slice,
         "device": kind,
@@ -181,14 +182,19 @@ def _key(text: str, program: Program, is_own: bool) -> str:
     return hashlib.sha256(f"{about}\n{text}".encode()).hexdigest()[:32]
 
 
-def _compile(lowered: Any, cfg: Config) -> Any:
-    try:
-        return lowered.compile()
-    except jax.errors.JaxRuntimeError as error:
-        sizes = re.findall(r"\d+\.\d+[MGT]", str(error))
-        if "RESOURCE_EXHAUSTED" not in str(error) or len(sizes) < 2:
-            raise
-        raise _too_large(cfg, sizes[0], sizes[1]) from error
+def _compile(lowered: Any, cfg: Config) -> tuple[Any, str]:
+    """The executable, and its HLO as libtpu prints it: jaxlib cannot read that of v5p and v6e."""
+    with tempfile.TemporaryDirectory() as folder:
+        options = {"xla_dump_to": folder, "xla_dump_hlo_as_text": True}
+        try:
+            executable = lowered.compile(compiler_options=options)
+        except jax.errors.JaxRuntimeError as error:
+            sizes = re.findall(r"\d+\.\d+[MGT]", str(error))
+            if "RESOURCE_EXHAUSTED" not in str(error) or len(sizes) < 2:
+                raise
+            raise _too_large(cfg, sizes[0], sizes[1]) from error
+        (text,) = Path(folder).glob("*.after_codegen.txt")
+        return executable, text.read_text()
 
 
 def _too_large(cfg: Config, needed: str, usable: str) -> ConfigError:
