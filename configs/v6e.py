@@ -4,8 +4,9 @@
 
 A device holds 32 sequences of the batch and has 31.24 GiB of usable memory.
 
-Estimate (dtc speed, 602fd56, 2026-11-23; roofline alone): at H=8 at least 2.29 ms an iteration, at
-most 3.57M env_steps/s; at H=64 at least 4.40 ms an iteration, at most 1.86M env_steps/s.
+Estimate (dtc speed, 2210294, 2026-11-23; roofline to compiler cycles): at H=8 2.29 to 21.7 ms an
+iteration, 377k to 3.57M env_steps/s; at H=64 4.40 to 32.5 ms an iteration, 252k to 1.86M
+env_steps/s; 3.1 of 31.24 GiB a device.
 """
 
 import ml_collections
