@@ -98,9 +98,9 @@ def test_the_train_step_compiles_for_a_slice(tmp_path, config, shape):
     assert figures["host_transfers"] == []
 
 
-@pytest.mark.wide  # four minutes of compiling
+@pytest.mark.wide  # two to four minutes of compiling each
 @pytest.mark.tpu_aot
-@pytest.mark.parametrize("name", ["v4_8", "v4_32"])
+@pytest.mark.parametrize("name", ["v4_8", "v4_32", "v5p"])
 def test_the_real_sizes_exchange_the_bytes_of_the_golden_file_in_place(tmp_path, name):
     figures = compiled(tmp_path, f"configs/{name}.py", sizes={}, timeout=3600)
     faults = red_lines.golden_faults(name, red_lines.counted(aot.ledger(figures)), REAL)
