@@ -30,7 +30,7 @@ def test_a_new_user_gets_through_the_first_hour(tmp_path):
     assert "To continue: " in first.lines[-1]
     assert "holds a run. Add --resume" in seen["interrupted"].lines[0]
     assert second.status == 0 and "To train on: " in second.lines[-1]
-    assert "last time" in "\n".join(second.lines) or second.going < first.going
+    assert "last time" in "\n".join(second.lines) or second.worked < first.worked
     assert second.worked < first.worked, "compiled programs were read"
     assert seen["finished"].status == 0 and "is finished: 40 updates" in seen["finished"].lines[0]
     table = "\n".join(seen["evaluated"].lines)
