@@ -27,8 +27,8 @@ COMMANDS = {
 }
 
 
-# Tracing makes millions of objects that stay. To look for garbage among them, as often as Python
-# does, would take a fifth of the time until training begins.
+# Thresholds of the garbage collector. Tracing makes millions of objects that stay; with Python's
+# own thresholds the search for garbage among them takes a fifth of the time until training begins.
 GARBAGE = 100_000, 50, 100
 CLOSED = 141  # exit status of a program that writes to a pipe which nobody reads
 

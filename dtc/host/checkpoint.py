@@ -329,7 +329,8 @@ def _not_empty(tree: PyTree) -> dict[str, Any]:
 def _filled(arrays: Mapping[str, Array], target: PyTree) -> PyTree:
     """The tree of `target` with `arrays` and its empty leaves; inverse of `_not_empty`.
 
-    Orbax notes in a file of its own which arrays are keys, and reads their words if it is gone.
+    A separate file of Orbax lists the arrays that are keys. Without that file Orbax restores a key
+    as its plain words, which are made a key again here.
     """
 
     def empty(like: Any) -> Array:

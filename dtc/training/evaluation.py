@@ -19,8 +19,8 @@ from dtc.training.algorithm import ActFn
 from dtc.training.carrier import Machine
 
 SCORE = "score"  # of achievements
-CALLS = 2**31  # of an environment whose numbers fit in a counter
-TURN = 2**29  # folded into the root with how often evaluations have used these up
+CALLS = 2**31  # call numbers of an environment, as many as its 32-bit counter has
+TURN = 2**29  # folded into the root, plus the number of times that evaluations used up all CALLS
 
 
 class Outcome(NamedTuple):

@@ -41,10 +41,10 @@ def losses(
     }
     if mask is not None and rows.action_mask is not None:
         out["mask"] = mask_loss(mask, rows.action_mask)
-    if seen.expected is not None and rows.action_mask is not None:
-        expected = seen._replace(stoch=seen.expected).feature(trunk.precision)
-        _, _, dreamed = trunk.apply({"params": params}, expected, method="heads")
-        out["mask_expected"] = jnp.where(rows.first, 0.0, mask_loss(dreamed, rows.action_mask))
+        if seen.expected is not None:
+            expected = seen._replace(stoch=seen.expected).feature(trunk.precision)
+            _, _, dreamed = trunk.apply({"params": params}, expected, method="heads")
+            out["mask_expected"] = jnp.where(rows.first, 0.0, mask_loss(dreamed, rows.action_mask))
     decoded = trunk.apply({"params": params}, feature, method="decode")
     for name, shape in trunk.encoded:
         target, is_planes = accum(obs[name]), name in trunk.planes
