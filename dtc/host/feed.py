@@ -31,7 +31,7 @@ from dtc.training import trainer
 from dtc.training.acting import CollectInfo, collecting
 from dtc.training.algorithm import Collected, Seen
 from dtc.training.carrier import Carrier, Machine, init_action
-from dtc.training.trainer import CallInfo
+from dtc.training.trainer import CallInfo, Train
 
 # Shares of the time: the device waits for the host; the host acts; it steps the environments.
 METRICS = ("feed/waiting", "feed/acting", "feed/stepping")
@@ -158,13 +158,17 @@ class Feed:
         ended = (new.last.sum(), ret[new.last].sum(), length[new.last].sum())
         return CollectInfo(is_step.sum(), *ended, counts, swings, broken)
 
-    def compile(self, carrier: Carrier) -> Callable[..., tuple[Carrier, CallInfo]]:
-        """Compiles an iteration; (carrier, number of iterations) -> (carrier, CallInfo)."""
+    def lower(self, carrier: Carrier) -> Callable[[], Train]:
+        """Traces an iteration for such a carrier; calling the result compiles it."""
         if self.restored is not None:
             self._resume(self.restored)
         self.player.read(carrier.root, carrier.learner)
         batch = self.ready = self.collect() if self.ready is None else self.ready
-        step = self.step.lower(carrier, batch.collected, batch.latents).compile()
+        lowered = self.step.lower(carrier, batch.collected, batch.latents)
+        return lambda: self._train(lowered.compile())
+
+    def _train(self, step: Any) -> Train:
+        """The train call that repeats a compiled iteration."""
 
         def train(carrier: Carrier, size: Any) -> tuple[Carrier, CallInfo]:
             window, in_a_row = Window(), jnp.int32(0)

@@ -9,6 +9,7 @@ import logging
 import signal
 import time
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from dtc.host.compiles import OFF, Compiles
 from dtc.host.devices import Devices
 from dtc.host.lock import Lock
 from dtc.host.pace import Call, Pace, Plan, Window, crosses
-from dtc.host.program import Program, Train
+from dtc.host.program import Program
 from dtc.host.progress import Progress
 from dtc.host.reports.catalog import report_of
 from dtc.host.saves import Saves
@@ -36,6 +37,7 @@ from dtc.host.tracer import Tracer
 from dtc.host.trackers import ask
 from dtc.host.warm import with_parameters
 from dtc.training.carrier import Carrier
+from dtc.training.trainer import Train
 
 START_UP, COMPILE = 1, 4  # times run.patience
 
@@ -137,12 +139,9 @@ class Run:
                 carrier = self._resume() if resume else self._start()
                 self.progress.baselines = self.totals.baselines
                 self.writer = self._writer(self.totals.update if resume else -1)
-                with self.compiling("Compiling evaluation"):
-                    self._warm(carrier)
-                    if not resume:
-                        self._measure_baselines(carrier)
-                        self._evaluate(carrier)
-            return self._finish(self._train(carrier))
+            with self.watchdog.during("Compiling", COMPILE):
+                train = self._compile(carrier, is_new=not resume)
+            return self._finish(self._train(carrier, train))
         finally:
             self.watchdog.close()
             self.progress.finish()
@@ -186,15 +185,25 @@ class Run:
         self.progress.log(f"Resumed {self.workdir} at update {self.totals.update}.")
         return self.program.from_checkpoint(restored.carrier)
 
-    def _warm(self, carrier: Carrier) -> None:
-        """Compiles evaluation and saving now, where a signal may end the process at once."""
-        self.inspector.is_sound(carrier)
-        checkpoint.fingerprint(self.program.to_checkpoint(carrier))
-        jax.block_until_ready(self.program.evaluate(carrier.root, carrier.learner, jnp.int32(0)))
+    def _compile(self, carrier: Carrier, is_new: bool) -> Train:
+        """Compiles all programs now, where a signal may end the process at once."""
+        begin = time.monotonic()
+        with self.compiling("Compiling training and evaluation"), ThreadPoolExecutor(1) as other:
+            train = other.submit(self.program.lower(carrier))
+            self.inspector.is_sound(carrier)
+            checkpoint.fingerprint(self.program.to_checkpoint(carrier))
+            first = self.program.evaluate(carrier.root, carrier.learner, jnp.int32(0))
+            jax.block_until_ready(first)
+            if is_new:
+                self._measure_baselines(carrier)
+                self._evaluate(carrier)
+            compiled = train.result()
+        self.compiles.loaded()
+        self.progress.log(f"Compiled all programs in {writers.clock(time.monotonic() - begin)}.")
+        return compiled
 
-    def _train(self, carrier: Carrier) -> Carrier:
+    def _train(self, carrier: Carrier, train: Train) -> Carrier:
         """Runs calls until the goal; reads the metrics of one while the next runs."""
-        train = self._compile(carrier)
         pending: Call | None = None
         self.stop.is_heeded, self.last_time = True, time.monotonic()
         while (plan := self._plan(pending)).size or pending is not None:
@@ -227,15 +236,6 @@ class Run:
         carrier, info = train(carrier, jnp.int32(size))
         self.totals.update += size * self.cfg.run.updates_per_collect
         return carrier, Call(size, self.totals.update, info)
-
-    def _compile(self, carrier: Carrier) -> Train:
-        """Compiles the train call ahead, so that compilation does not count as training time."""
-        begin, what = time.monotonic(), "Compiling the train step"
-        with self.watchdog.during("Compiling", COMPILE), self.compiling(what):
-            train = self.program.compile(carrier)
-        self.compiles.loaded()
-        self.progress.log(f"Compiled the train step in {writers.clock(time.monotonic() - begin)}.")
-        return train
 
     def _plan(self, pending: Call | None) -> Plan:
         """What to do next; all processes agree on it."""

@@ -19,9 +19,7 @@ from dtc.host.feed import Feed
 from dtc.training import evaluation, trainer
 from dtc.training.algorithm import State
 from dtc.training.carrier import Carrier, Machine, specs
-from dtc.training.trainer import CallInfo
-
-Train = Callable[..., tuple[Carrier, CallInfo]]  # (carrier, number of iterations)
+from dtc.training.trainer import Train
 
 
 def precision(cfg: Config, platform: str) -> Precision:
@@ -91,11 +89,11 @@ class Program:
         carrier = self.init(jnp.uint32(seed))
         return carrier if self.feed is None else self.feed.start(carrier)
 
-    def compile(self, carrier: Carrier) -> Train:
-        """The train call, compiled for such a carrier."""
+    def lower(self, carrier: Carrier) -> Callable[[], Train]:
+        """Traces the train call for such a carrier; calling the result compiles it."""
         if self.feed is not None:
-            return self.feed.compile(carrier)
-        return self.train.lower(carrier, jnp.int32(0)).compile()
+            return self.feed.lower(carrier)
+        return self.train.lower(carrier, jnp.int32(0)).compile
 
     def block(self, size: int, kind: str) -> Any:
         """(root, learner, evaluation number, num) -> Block of `size` episodes of a policy."""

@@ -7,6 +7,7 @@ interface is training/algorithm.py. `act`, `insert` and `learn` are also compile
 environments on the host, for export and for learning from a data set.
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -33,6 +34,9 @@ class CallInfo(NamedTuple):
     collected: CollectInfo | None  # sums over all environments and the call
     skipped: Array  # [] int32, updates of the call whose result was not finite
     in_a_row: Array  # [] int32, how many of the latest updates those were without a break
+
+
+Train = Callable[..., tuple[Carrier, CallInfo]]  # (carrier, number of iterations)
 
 
 class Sums(NamedTuple):
