@@ -17,10 +17,10 @@ def of(x: Array) -> Array:
     always changes it.
     """
     words = _words(x)
-    position, stride = jnp.uint32(0), 1
+    position, stride = np.uint32(0), 1
     for dim in reversed(range(words.ndim)):
         index = lax.broadcasted_iota(jnp.uint32, words.shape, dim)
-        position = position + index * jnp.uint32(stride % 2**32)
+        position = position + index * np.uint32(stride % 2**32)
         stride *= words.shape[dim]
     return jnp.sum(mix(words + mix(position)), dtype=jnp.uint32)
 
@@ -37,7 +37,6 @@ def _words(x: Array) -> Array:
 
 def mix(x: Any) -> Any:
     """The finaliser of MurmurHash3 (Appleby 2011): a bijection of uint32 that spreads all bits."""
-    number = np.uint32 if isinstance(x, np.ndarray) else jnp.uint32
-    x = (x ^ (x >> 16)) * number(0x85EBCA6B)
-    x = (x ^ (x >> 13)) * number(0xC2B2AE35)
+    x = (x ^ (x >> 16)) * np.uint32(0x85EBCA6B)
+    x = (x ^ (x >> 13)) * np.uint32(0xC2B2AE35)
     return x ^ (x >> 16)
