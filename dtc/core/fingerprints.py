@@ -17,7 +17,8 @@ def of(x: Array) -> Array:
     always changes it.
     """
     words = _words(x)
-    position, stride = np.uint32(0), 1
+    position: Any = np.uint32(0)
+    stride = 1
     for dim in reversed(range(words.ndim)):
         index = lax.broadcasted_iota(jnp.uint32, words.shape, dim)
         position = position + index * np.uint32(stride % 2**32)

@@ -55,6 +55,7 @@ class Learned(NamedTuple):
     learner: PyTree
     written: Written | None  # latents for the ring, which the machine writes
     metrics: Metrics  # replicated scalars
+    evidence: PyTree = None  # finite only if the learner is, see guard.py; None: the learner itself
 
 
 class ActFn(Protocol):

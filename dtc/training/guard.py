@@ -3,6 +3,10 @@
 One NaN in a batch would spread to almost all parameters within two updates. The machine therefore
 tests whatever an update would store, on all devices, and keeps the old state if any of it is NaN or
 infinite. A gradient that is not finite is seen here too, since every optimiser stores its moments.
+
+An algorithm may name evidence instead (Learned.evidence), which costs less to test: as long as the
+old state is finite and the norms of gradient and step are, so are the moments (the squares of the
+gradient are summed in the norm), the parameters and whatever follows them by an average.
 """
 
 import jax

@@ -97,7 +97,8 @@ def update(carrier: Carrier, collected: Collected | None, machine: Machine) -> t
     draws = Draws(carrier.root, carrier.update)
     learned = machine.algorithm.learn(draws, carrier.learner, collected, carrier.replay)
     latents = None if learned.written is None else learned.written.latents
-    is_good, replay = guard.is_finite(learned.learner, latents), carrier.replay
+    evidence = learned.learner if learned.evidence is None else learned.evidence
+    is_good, replay = guard.is_finite(evidence, latents), carrier.replay
     if learned.written is not None and replay is not None:
         replay = ring.write_back(replay, learned.written, is_good)
     after = carrier._replace(

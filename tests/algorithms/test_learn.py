@@ -5,11 +5,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dtc.algorithms.curious import model
+from dtc.algorithms.curious import learn, model
 from dtc.algorithms.curious.algorithm import make_agent
 from dtc.algorithms.curious.batch import observe_noise, sample
+from dtc.core import normalizer
 from dtc.core.keys import Draws
+from dtc.training import guard
 from dtc.world_model import rssm
+from tests.algorithms import scene
 from tests.programs import program_on
 
 
@@ -87,3 +90,26 @@ def test_the_reported_kl_is_without_the_free_nats():
     a_group = np.log(5) + np.sum(peaked * np.log(peaked))
     np.testing.assert_allclose(model.latent_scalars(seen)["latent/kl"], 4 * a_group, rtol=1e-5)
     assert model.latent_scalars(seen._replace(log_post=log_p))["latent/kl"] == 0
+
+
+def test_steps_of_finite_norm_leave_all_finite_that_the_guard_does_not_look_at():
+    """Whatever is wrong in any leaf of the gradients, on any of the members."""
+    agent = scene.make_agent()
+    learner = scene.make_learner(agent)
+    grads = learn.Gradients(*scene.noise(learner.params, 5), normalizer.init({}, jnp.float32))
+    leaves, tree = jax.tree.flatten(grads)
+
+    @jax.jit
+    def verdicts(leaves):
+        grads = jax.tree.unflatten(tree, leaves)
+        params, opt, steps = learn.apply_gradients(learner, grads, agent)
+        followers = learn.followers(jnp.int32(3), learner, params.behaviour, agent)
+        return guard.is_finite(steps), guard.is_finite(params, opt, followers)
+
+    assert verdicts(leaves) == (True, True)
+    for i, leaf in enumerate(leaves):
+        for bad in (jnp.nan, jnp.inf, -jnp.inf, 1e25, -3e19, 3e16):
+            planted = leaf.reshape(-1).at[-1].set(bad).reshape(leaf.shape)
+            is_seen, is_sound = verdicts([*leaves[:i], planted, *leaves[i + 1 :]])
+            assert is_sound or not is_seen, (i, bad)
+            assert not (is_seen and abs(bad) != 3e16), (i, bad)

@@ -32,7 +32,7 @@ def with_nan(learn, leaf):
         is_hit = (mesh.global_ids(1)[0] == 1) & (draws.update >= 1)
         nan = mesh.psum(jnp.where(is_hit, jnp.nan, 0.0), *mesh.AXES)
         leaves[leaf] = leaves[leaf] + nan.astype(leaves[leaf].dtype)
-        return learned._replace(learner=jax.tree.unflatten(tree, leaves))
+        return learned._replace(learner=jax.tree.unflatten(tree, leaves), evidence=None)
 
     return planted
 

@@ -33,6 +33,7 @@ from dtc.core.keys import Draws
 from dtc.core.metrics import LEAST, Metrics
 from dtc.core.normalizer import Normalizer
 from dtc.core.numerics import ema_from_start
+from dtc.core.optimizer import OptimizerInfo
 from dtc.core.types import Array, Latent, PyTree
 from dtc.curiosity import drive
 from dtc.data.ring import Ring, Written
@@ -40,6 +41,7 @@ from dtc.training.algorithm import Collected, Learned
 from dtc.world_model.rssm import Observed
 
 AVERAGE_RATE = 0.1  # rate per update of the EMA of behaviour that is evaluated: about ten updates
+STEPPED = ("params", "opt", "slow", "average")  # of the learner: finite if its steps are
 
 
 class Gradients(NamedTuple):
@@ -136,7 +138,7 @@ def learn(
     """One update: gradients, optimisers, competence and boredom, and the latents to write back."""
     assert stored is not None
     grads, info = gradients(draws, learner, stored, agent)
-    params, opt, norms = apply_gradients(learner, grads, agent)
+    params, opt, steps = apply_gradients(learner, grads, agent)
     scalars = with_shares(metrics.reduce(info.scalars), agent)
     curiosity, curious = drive.update(
         learner.curiosity,
@@ -154,7 +156,9 @@ def learn(
         )
         for p in agent.policies
     }
-    scalars |= norms | {f"curiosity/{k}": v for k, v in curious._asdict().items() if k != "bucket"}
+    scalars |= norms(steps) | {
+        f"curiosity/{k}": v for k, v in curious._asdict().items() if k != "bucket"
+    }
     scalars["curiosity/horizon"] = horizon_of(learner, agent)
     after = Learner(
         params=params,
@@ -166,7 +170,8 @@ def learn(
         entropy=entropy,
         curiosity=curiosity,
     )
-    return Learned(after, written(info, agent), scalars)
+    rest = {name: x for name, x in after._asdict().items() if name not in STEPPED}
+    return Learned(after, written(info, agent), scalars, evidence=(steps, rest))
 
 
 def written(info: UpdateInfo, agent: Agent) -> Written:
@@ -177,27 +182,28 @@ def written(info: UpdateInfo, agent: Agent) -> Written:
 
 def apply_gradients(
     learner: Learner, grads: Gradients, agent: Agent
-) -> tuple[Params, OptState, Metrics]:
+) -> tuple[Params, OptState, dict[str, OptimizerInfo]]:
     """Applies the optimisers to trunk, behaviour and, separately, each member."""
     tx, params, opt = optimizers(agent), learner.params, learner.opt
     trunk, trunk_opt, trunk_info = optimizer.apply(tx.trunk, grads.trunk, opt.trunk, params.trunk)
     behaviour, behaviour_opt, behaviour_info = optimizer.apply(
         tx.behaviour, grads.behaviour, opt.behaviour, params.behaviour
     )
-    members, members_opt, _ = jax.vmap(partial(optimizer.apply, tx.members))(
+    members, members_opt, members_info = jax.vmap(partial(optimizer.apply, tx.members))(
         grads.members, opt.members, params.members
     )
-    norms = {
-        "grad/trunk": trunk_info.grad_norm,
-        "grad/behaviour": behaviour_info.grad_norm,
-        "step/trunk": trunk_info.update_norm,
-        "step/behaviour": behaviour_info.update_norm,
-    }
     return (
         Params(trunk, members, behaviour),
         OptState(trunk_opt, members_opt, behaviour_opt),
-        norms,
+        {"trunk": trunk_info, "behaviour": behaviour_info, "members": members_info},
     )
+
+
+def norms(steps: dict[str, OptimizerInfo]) -> Metrics:
+    """Norms of gradients and of steps, without those of this device's members."""
+    shown = [(name, steps[name]) for name in ("trunk", "behaviour")]
+    grads = {f"grad/{name}": step.grad_norm for name, step in shown}
+    return grads | {f"step/{name}": step.update_norm for name, step in shown}
 
 
 def followers(
