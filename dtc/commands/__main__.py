@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 import dtc
-from dtc.host import logs
+from dtc.host import chatter, logs
 
 # Each is a module of this folder, imported on use, since most of them import JAX.
 COMMANDS = {
@@ -46,6 +46,7 @@ def script(argv: Sequence[str] | None = None) -> int:
             raise
         return CLOSED
     _silenced()
+    chatter.ignore_signals()  # all is done, but for the end of Python and its libraries
     return status
 
 

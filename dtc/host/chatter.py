@@ -73,8 +73,13 @@ def _append(file: Path, waiting: list[str]) -> None:
         waiting.clear()
 
 
-if __name__ == "__main__":
+def ignore_signals() -> None:
+    """From now on this process only ends by itself, or by SIGKILL."""
     for number in (signal.SIGINT, *ENDINGS):
-        signal.signal(number, signal.SIG_IGN)  # it ends when the run has closed its output
+        signal.signal(number, signal.SIG_IGN)
+
+
+if __name__ == "__main__":
+    ignore_signals()  # it ends when the run has closed its output
     with open(0, encoding="utf-8", errors="replace") as lines:
         split(lines, Path(sys.argv[1]), sys.stderr)

@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import signal
 import subprocess
 import sys
 from importlib import metadata
@@ -28,8 +29,22 @@ def test_a_command_gets_the_arguments_after_its_name(monkeypatch):
     given = []
     monkeypatch.setattr(plot, "main", lambda argv: given.append(argv) or 7)
     monkeypatch.setattr(sys, "argv", ["dtc", "plot", "a", "--out=b"])
+    monkeypatch.setattr(console.chatter, "ignore_signals", lambda: None)
     assert console.script() == 7
     assert given == [["a", "--out=b"]]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_after_the_command_changes_neither_its_status_nor_its_output(number):
+    code = "import atexit, sys, time; from dtc.commands.__main__ import script\n"
+    code += "atexit.register(lambda: (print('leaves', flush=True), time.sleep(0.5)))\n"
+    code += "sys.exit(script(['xyz']))"
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", code], stdout=pipe, stderr=pipe) as run:
+        assert run.stdout.readline() == b"leaves\n"
+        run.send_signal(number)
+        said = run.stderr.read()
+    assert (run.returncode, said.count(b"\n")) == (2, 1), said
 
 
 def test_help_has_one_line_per_command(capsys):
