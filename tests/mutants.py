@@ -26,6 +26,7 @@ MACHINE = "dtc/training/acting.py"
 AGENT = "dtc/algorithms/curious"
 PERCENTILES = "dtc/core/percentiles.py"
 GUARD, GUARD_LAWS = "dtc/training/trainer.py", "tests/training/test_guard.py"
+LEARN, LEARN_LAWS = f"{AGENT}/learn.py", "tests/algorithms/test_learn.py"
 PPO, PPO_LAWS = "dtc/algorithms/ppo/learn.py", "tests/algorithms/test_ppo.py"
 
 
@@ -613,6 +614,22 @@ MUTANTS = (
         "mesh.of_first_device(jnp.stack(broken).any().astype(jnp.float32))",
         "test_a_bad_row_on_any_device_is_seen_by_all",
         GUARD_LAWS,
+    ),
+    Mutant(
+        "guard_does_not_look_at_members",
+        LEARN,
+        '"behaviour": behaviour_info, "members": members_info}',
+        '"behaviour": behaviour_info}',
+        "test_steps_of_finite_norm_leave_all_finite_that_the_guard_does_not_look_at",
+        LEARN_LAWS,
+    ),
+    Mutant(
+        "guard_looks_at_steps_alone",
+        LEARN,
+        "evidence=(steps, rest)",
+        "evidence=steps",
+        "test_the_guard_looks_at_all_of_the_learner_that_no_step_decides",
+        LEARN_LAWS,
     ),
     Mutant(
         "bad_update_does_not_advance_the_number",

@@ -113,3 +113,16 @@ def test_steps_of_finite_norm_leave_all_finite_that_the_guard_does_not_look_at()
             is_seen, is_sound = verdicts([*leaves[:i], planted, *leaves[i + 1 :]])
             assert is_sound or not is_seen, (i, bad)
             assert not (is_seen and abs(bad) != 3e16), (i, bad)
+
+
+def test_the_guard_looks_at_all_of_the_learner_that_no_step_decides():
+    now, looked_at = scene.scene(), []
+
+    def learn_once(learner):
+        learned = learn.learn(now.draws, learner, None, now.ring, now.agent)
+        tested = {id(x) for x in jax.tree.leaves(learned.evidence)}
+        rest = learned.learner._replace(params=None, opt=None, slow=None, average=None)
+        looked_at.extend(id(x) in tested for x in jax.tree.leaves(rest))
+
+    jax.eval_shape(learn_once, now.learner)
+    assert len(looked_at) > 10 and all(looked_at)
