@@ -475,8 +475,8 @@ MUTANTS = (
     Mutant(
         "posteriors_are_not_written_back",
         f"{AGENT}/learn.py",
-        "return Learned(after, written(info, agent), scalars)",
-        "return Learned(after, None, scalars)",
+        "return Learned(after, written(info, agent), scalars, evidence",
+        "return Learned(after, None, scalars, evidence",
         "test_posteriors_replace_the_latents_of_their_rows_but_not_of_context_rows",
     ),
     Mutant(
