@@ -190,6 +190,8 @@ class Run:
         begin = time.monotonic()
         with self.compiling("Compiling training and evaluation"), ThreadPoolExecutor(1) as other:
             train = other.submit(self.program.lower(carrier))
+            if jax.default_backend() == "gpu":  # where XLA times kernels: nothing may disturb it
+                train.result()
             self.inspector.is_sound(carrier)
             checkpoint.fingerprint(self.program.to_checkpoint(carrier))
             first = self.program.evaluate(carrier.root, carrier.learner, jnp.int32(0))
