@@ -19,13 +19,13 @@ os.environ.setdefault("JAX_ENABLE_COMPILATION_CACHE", "0")
 import jax  # noqa: E402 (it reads the environment)
 import pytest  # noqa: E402
 
-from dtc.commands.__main__ import GARBAGE  # noqa: E402
+from dtc.host import garbage  # noqa: E402
 
 NUM_DEVICES = 10  # enough for the meshes of 8 devices and for (2, 5)
 LONG = ("slow", "multiprocess", "tpu_aot", "gpu")  # markers of tests that are not quick
 MAX_MAPS = 30_000  # memory maps; Linux allows a process 65,530, and XLA crashes at the next one
 
-gc.set_threshold(*GARBAGE)
+garbage.seldom()
 jax.config.update("jax_num_cpu_devices", NUM_DEVICES)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 

@@ -2,14 +2,13 @@
 
 import contextlib
 import difflib
-import gc
 import importlib
 import select
 import sys
 from collections.abc import Sequence
 
 import dtc
-from dtc.host import chatter, logs
+from dtc.host import chatter, garbage, logs
 
 # Each is a module of this folder, imported on use, since most of them import JAX.
 COMMANDS = {
@@ -27,9 +26,6 @@ COMMANDS = {
 }
 
 
-# Thresholds of the garbage collector. Tracing makes millions of objects that stay; with Python's
-# own thresholds the search for garbage among them takes a fifth of the time until training begins.
-GARBAGE = 100_000, 50, 100
 CLOSED = 141  # exit status of a program that writes to a pipe which nobody reads
 
 
@@ -38,7 +34,7 @@ def script(argv: Sequence[str] | None = None) -> int:
 
     Where the output is a pipe whose reader has gone, as with `| head -1`, it ends without a word.
     """
-    gc.set_threshold(*GARBAGE)
+    garbage.seldom()
     try:
         status = main(sys.argv[1:] if argv is None else argv)
     except BrokenPipeError:

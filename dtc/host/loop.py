@@ -4,12 +4,11 @@ Totals are Python integers; devices count within one call only. Every process ru
 only process 0 writes logs and figures and prints to the terminal.
 """
 
-import dataclasses
 import logging
 import signal
 import time
-from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from dtc.host import agreement, checkpoint, ending, health, identity, recorded, 
 from dtc.host.command import Init
 from dtc.host.compiles import OFF, Compiles
 from dtc.host.devices import Devices
+from dtc.host.garbage import no_search
 from dtc.host.lock import Lock
 from dtc.host.pace import Call, Pace, Plan, Window, crosses
 from dtc.host.program import Program
@@ -70,8 +70,9 @@ def run(
     """
     logging.getLogger("absl").setLevel(logging.CRITICAL)  # Orbax prints what `saves` tells
     agreement.check_same(agreement.record(cfg, workdir, resume))
-    program = Program(cfg)
-    check_memory(cfg, program, here)
+    with no_search():
+        program = Program(cfg)
+        check_memory(cfg, program, here)
     if not resume and not rows:
         check_rows(program, program.machine.prefill)
     own = None if stop is not None else Stop()
@@ -131,20 +132,29 @@ class Run:
             self.progress.log(self.program.feed.message)
         self.tracer = Tracer(self.cfg.run.profile, self.workdir / "profile", self.progress.log)
         self.stop.say = self.progress.log
+        self.beside = ThreadPoolExecutor(2)
         try:
-            with self.watchdog.during("Starting", COMPILE):
-                self.checkpointer = checkpoint.Checkpointer(self.workdir, self.cfg)
-                self.saves = Saves(self.checkpointer, self.cfg, self.progress.log)
-                resume = resume and self._has_checkpoint()
-                carrier = self._resume() if resume else self._start()
-                self.progress.baselines = self.totals.baselines
-                self.writer = self._writer(self.totals.update if resume else -1)
-            with self.watchdog.during("Compiling", COMPILE):
-                train = self._compile(carrier, is_new=not resume)
+            with no_search():
+                carrier, train = self._ready(resume)
             return self._finish(self._train(carrier, train))
         finally:
+            self.beside.shutdown(wait=False)
             self.watchdog.close()
             self.progress.finish()
+
+    def _ready(self, resume: bool) -> tuple[Carrier, Train]:
+        """The carrier to train from, and the compiled train call."""
+        with self.watchdog.during("Starting", COMPILE):
+            self.checkpointer = checkpoint.Checkpointer(self.workdir, self.cfg)
+            self.saves = Saves(self.checkpointer, self.program, self.progress.log)
+            resume = resume and self._has_checkpoint()
+            starting = self.beside.submit(self._resume) if resume else self._start()
+            lowered = self.program.lower(starting)
+            carrier = starting.result()
+            self.progress.baselines = self.totals.baselines
+            self.writer = self._writer(self.totals.update if resume else -1)
+        with self.watchdog.during("Compiling", COMPILE):
+            return carrier, self._compile(carrier, lowered, is_new=not resume)
 
     def _writer(self, update: int) -> writers.MetricsWriter:
         return writers.MetricsWriter(self.workdir, update, self.progress.log)
@@ -154,13 +164,13 @@ class Run:
         aside = self.workdir / checkpoint.ASIDE
         return bool(self.checkpointer.steps()) or aside.exists()
 
-    def _start(self) -> Carrier:
+    def _start(self) -> Future[Carrier]:
         if jax.process_index() == 0:
             recorded.write(self.workdir, self.cfg)
         self.progress.log(f"Run directory {self.workdir}.")
         self.totals = Totals(env_steps=self.program.machine.prefill * self.cfg.env.num_envs)
-        with self.compiling("Compiling acting and collection"):
-            return self._begin()
+        self.program.init.lower(jnp.uint32(0))  # not on the thread: Python's threads take turns
+        return self.beside.submit(self.compiling("Compiling acting and collection")(self._begin))
 
     def _begin(self) -> Carrier:
         """The carrier before the first update."""
@@ -185,20 +195,19 @@ class Run:
         self.progress.log(f"Resumed {self.workdir} at update {self.totals.update}.")
         return self.program.from_checkpoint(restored.carrier)
 
-    def _compile(self, carrier: Carrier, is_new: bool) -> Train:
+    def _compile(self, carrier: Carrier, lowered: Callable[[], Train], is_new: bool) -> Train:
         """Compiles all programs now, where a signal may end the process at once."""
         begin = time.monotonic()
-        with self.compiling("Compiling training and evaluation"), ThreadPoolExecutor(1) as other:
-            train = other.submit(self.program.lower(carrier))
+        with self.compiling("Compiling training and evaluation"):
+            train = self.beside.submit(lowered)
             if jax.default_backend() == "gpu":  # where XLA times kernels: nothing may disturb it
                 train.result()
-            self.inspector.is_sound(carrier)
-            checkpoint.fingerprint(self.program.to_checkpoint(carrier))
             first = self.program.evaluate(carrier.root, carrier.learner, jnp.int32(0))
             jax.block_until_ready(first)
             if is_new:
                 self._measure_baselines(carrier)
                 self._evaluate(carrier)
+            self.inspector.prepare(self.beside)
             compiled = train.result()
         self.compiles.loaded()
         self.progress.log(f"Compiled all programs in {writers.clock(time.monotonic() - begin)}.")
@@ -369,8 +378,7 @@ class Run:
         is_last = bool(self.signal)
         if self.saves.begins(self.totals.update, self.totals.seconds, is_last):
             with self.watchdog.during("A save"):
-                saved = self.program.to_checkpoint(carrier)
-                self.saves.save(self.totals.update, saved, dataclasses.asdict(self.totals))
+                self.saves.save(carrier, self.totals)
 
     def _finish(self, carrier: Carrier) -> int:
         """Saves, evaluates and draws, as far as a signal allows; returns the exit status."""
@@ -380,7 +388,8 @@ class Run:
             raise rescue.give_up(self.workdir, "The state is not finite", report, times)
         if not is_stopped and self.evaluated != self.totals.update:
             self._evaluate(carrier)
-        status = self._last_save(carrier)
+        with self.watchdog.during("The last save"):
+            status = self.saves.close(carrier, self.totals)
         self.stop.is_heeded = False  # what is trained is saved
         self.writer.close()
         self.progress.finish()
@@ -389,12 +398,3 @@ class Run:
         for line in ending.advice(self.argv, self.workdir, self.cfg, not is_stopped):
             self.progress.log(line)
         return status or self.writer.status() or status_of(self.signal)
-
-    def _last_save(self, carrier: Carrier) -> int:
-        """Saves and waits; the exit status."""
-        with self.watchdog.during("The last save"):
-            self.saves.wait()
-            if self.totals.update != self.saves.checkpointer.latest:
-                saved = self.program.to_checkpoint(carrier)
-                self.saves.save(self.totals.update, saved, dataclasses.asdict(self.totals))
-            return self.saves.close(self.totals.update)

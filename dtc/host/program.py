@@ -1,6 +1,7 @@
 """The compiled functions of a run on its mesh, and its carrier in the form of checkpoints."""
 
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any
 
 import jax
@@ -89,11 +90,14 @@ class Program:
         carrier = self.init(jnp.uint32(seed))
         return carrier if self.feed is None else self.feed.start(carrier)
 
-    def lower(self, carrier: Carrier) -> Callable[[], Train]:
-        """Traces the train call for such a carrier; calling the result compiles it."""
+    def lower(self, starting: Future[Carrier]) -> Callable[[], Train]:
+        """Traces the train call; calling the result compiles it.
+
+        It waits for the carrier only where environments on the host make the first rows.
+        """
         if self.feed is not None:
-            return self.feed.lower(carrier)
-        return self.train.lower(carrier, jnp.int32(0)).compile
+            return self.feed.lower(starting.result())
+        return self.train.lower(self.shapes(), jnp.int32(0)).compile
 
     def block(self, size: int, kind: str) -> Any:
         """(root, learner, evaluation number, num) -> Block of `size` episodes of a policy."""

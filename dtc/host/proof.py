@@ -41,6 +41,11 @@ def fingerprint(tree: PyTree) -> dict[str, int]:
     return dict(zip(leaves_of(tree), map(int, np.asarray(numbers)), strict=True))
 
 
+def compile_for(shapes: PyTree) -> None:
+    """Compiles `fingerprint` for arrays of such shapes and shardings."""
+    _fingerprints.lower(jax.tree.leaves(shapes)).compile()
+
+
 @jax.jit
 def _fingerprints(leaves: list[Array]) -> Array:
     of = jax.jit(fingerprints.of, inline=True)  # traced once a shape

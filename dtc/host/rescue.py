@@ -4,6 +4,7 @@ import collections
 import contextlib
 import json
 import math
+from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +35,20 @@ class Inspector:
         self.replicas = inspection.make_replicas(machine, on)
         self.sound = inspection.make_is_sound(machine, on)
         self.autopsy = inspection.make_autopsy(machine, on)
+        self.prepared: Future[None] | None = None
+
+    def prepare(self, beside: Executor) -> None:
+        """Compiles what a checkpoint needs, beside training; `is_sound` waits for it."""
+        self.prepared = beside.submit(self._compile)
+
+    def _compile(self) -> None:
+        self.sound.lower(self.program.shapes()).compile()
+        proof.compile_for(self.program.checkpoint_shapes())
 
     def is_sound(self, carrier: Carrier) -> bool:
         """Whether the state is finite."""
+        if self.prepared is not None:
+            self.prepared.result()
         return bool(self.sound(carrier))
 
     def divergence(self, carrier: Carrier) -> str:

@@ -1,14 +1,15 @@
 """When a run saves a checkpoint, and what it says where a save fails."""
 
-from collections.abc import Callable, Mapping
-from typing import Any
+import dataclasses
+from collections.abc import Callable
 
 import jax
 
-from dtc.config.settings import Config
-from dtc.core.types import PyTree
 from dtc.host.checkpoint import Checkpointer
+from dtc.host.program import Program
 from dtc.host.signals import UNSAVED
+from dtc.host.totals import Totals
+from dtc.training.carrier import Carrier
 
 PATIENCE = 10.0  # seconds that training waits for the save before
 FIRST = 60.0  # seconds of training before the first checkpoint
@@ -17,8 +18,9 @@ FIRST = 60.0  # seconds of training before the first checkpoint
 class Saves:
     """The saves of a run; all processes make the same calls."""
 
-    def __init__(self, checkpointer: Checkpointer, cfg: Config, log: Callable[[str], None]):
-        self.checkpointer, self.run, self.log = checkpointer, cfg.run, log
+    def __init__(self, checkpointer: Checkpointer, program: Program, log: Callable[[str], None]):
+        self.checkpointer, self.program, self.log = checkpointer, program, log
+        self.run = program.cfg.run
         self.next = FIRST  # seconds of training at which a save is due by the clock
 
     def begin_at(self, seconds: float) -> None:
@@ -43,9 +45,10 @@ class Saves:
             )
         return not is_busy
 
-    def save(self, update: int, carrier: PyTree, meta: Mapping[str, Any]) -> None:
+    def save(self, carrier: Carrier, totals: Totals) -> None:
         """Starts a save."""
-        self.checkpointer.save(update, carrier, meta)
+        saved = self.program.to_checkpoint(carrier)
+        self.checkpointer.save(totals.update, saved, dataclasses.asdict(totals))
 
     def tell(self) -> None:
         """Tells that a save has failed, once for each."""
@@ -54,13 +57,13 @@ class Saves:
             stands = "There is none yet" if newest is None else f"Checkpoint {newest} stands"
             self.log(f"{problem} {stands}; the next interval tries again.")
 
-    def wait(self) -> None:
-        """Waits for the save in flight, and tells if it failed."""
+    def close(self, carrier: Carrier, totals: Totals) -> int:
+        """Saves what is not saved yet, and waits; the exit status."""
         self.checkpointer.wait()
         self.tell()
-
-    def close(self, update: int) -> int:
-        """Waits for the last save, that of `update`; the exit status."""
+        update = totals.update
+        if update != self.checkpointer.latest:
+            self.save(carrier, totals)
         problem = self.checkpointer.close()
         if self.checkpointer.latest == update and update in self.checkpointer.steps():
             return 0

@@ -62,9 +62,8 @@ def test_figures_show_the_same_episodes_however_often_they_are_drawn():
 
 def test_the_first_checkpoint_comes_within_a_minute_and_the_others_by_the_clock():
     said = []
-    saves = Saves(
-        SimpleNamespace(wait=lambda s: None, is_saving=lambda: False), smoke_config(), said.append
-    )
+    quick = SimpleNamespace(wait=lambda s: None, is_saving=lambda: False)
+    saves = Saves(quick, SimpleNamespace(cfg=smoke_config()), said.append)
     assert FIRST == 60.0 and saves.run.checkpoint_minutes == 5.0
     assert not saves.is_due(59.0) and saves.is_due(60.0)
     assert saves.begins(12, 61.0, False)
