@@ -13,7 +13,6 @@ import numpy as np
 from dtc.config import own
 from dtc.config.settings import Config
 from dtc.host import command, films, writers
-from dtc.host.figures import curves
 from dtc.host.program import Program
 from dtc.host.reports.catalog import report_of
 from dtc.host.reports.report import Drawing
@@ -66,6 +65,8 @@ class Pictures:
         clip = films.take(self.program, self.report, carrier, number, totals.env_steps)
         if jax.process_index() != 0:
             return
+        from dtc.host.figures import curves  # imports matplotlib
+
         cfg, folder = self.program.cfg, self.workdir / "figures"
         title = f"{cfg.name}: {own.short(cfg.env.name)}, seed {cfg.seed}"
         whole = carrier if jax.process_count() == 1 else None

@@ -6,8 +6,7 @@ import jax
 
 from dtc.config.own import short
 from dtc.host import writers
-from dtc.host.figures import film, look
-from dtc.host.figures.film import Clip
+from dtc.host.figures.clip import Clip
 from dtc.host.program import Program
 from dtc.host.reports.report import Report
 from dtc.training.carrier import Carrier
@@ -27,6 +26,8 @@ def write(
     program: Program, clips: list[Clip], env_steps: int, workdir: Path, target: Path | None = None
 ) -> Path:
     """Writes one film of the clips, in the run's figures or as `target`; returns its path."""
+    from dtc.host.figures import film, look  # imports matplotlib
+
     text = caption(program, env_steps)
     path = target or workdir / "figures" / NAME
     return film.save(path, clips, look.of(program.machine.env.spec), [text] * len(clips))

@@ -8,6 +8,7 @@ from PIL import Image
 
 from dtc.envs import catalog
 from dtc.host.figures import codec, compare, curves, episode, film, heatmaps, look, style
+from dtc.host.figures.clip import Clip
 from dtc.host.figures.look import Look
 
 METRICS = [
@@ -192,7 +193,7 @@ def test_planes_are_drawn_by_the_environments_own_picture(tmp_path):
 def clip_of(real, num=9, has_model=True):
     """An episode of `num` steps that pays 1 a step."""
     predicted, novelty = (real, np.full(9, 0.25)) if has_model else (None, None)
-    return film.Clip(real, np.arange(9) < num, np.ones(9), predicted, novelty, context=3)
+    return Clip(real, np.arange(9) < num, np.ones(9), predicted, novelty, context=3)
 
 
 def test_the_error_of_a_cell_is_the_probability_of_the_wrong_classes():

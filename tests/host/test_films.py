@@ -9,7 +9,8 @@ from dtc.config import settings
 from dtc.config.schema import defaults
 from dtc.envs import catalog
 from dtc.host import ending, films
-from dtc.host.figures import codec, film
+from dtc.host.figures import codec
+from dtc.host.figures.clip import Clip
 from dtc.host.reports.report import Report
 from dtc.host.totals import Totals
 
@@ -21,7 +22,7 @@ def pictures(tmp_path, monkeypatch):
     seen = {"cell": np.eye(10)[[[0], [4]]]}
 
     def episode(program, carrier, number):
-        return film.Clip(seen, np.ones(2, bool), np.ones(2), seen, np.zeros(2))
+        return Clip(seen, np.ones(2, bool), np.ones(2), seen, np.zeros(2))
 
     cfg = settings.from_dict(defaults())
     program = SimpleNamespace(cfg=cfg, machine=SimpleNamespace(env=SimpleNamespace(spec=spec)))

@@ -4,13 +4,14 @@ import os
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from dtc.host.figures import codec, look
+from dtc.host.figures.clip import Clip
 from dtc.host.figures.look import AGENT, Look
 from dtc.host.figures.style import FAINT, INK
 
@@ -23,17 +24,6 @@ LARGEST = 2 * 2**20  # bytes of a GIF
 COLORS = 127  # of a GIF, and one that is clear
 NEARLY = 247  # of 255; what is whiter is white, as the page around the film
 SECONDS, HOLD = 13.0, 1500  # length without the last frame's hold, which is in ms
-
-
-class Clip(NamedTuple):
-    """An episode to be shown."""
-
-    seen: Mapping[str, np.ndarray]  # encoded observations, [T, ...]
-    alive: np.ndarray  # [T] whether the episode lasts
-    reward: np.ndarray  # [T] after each action
-    predicted: Mapping[str, np.ndarray] | None = None  # the same shapes; None: there is no model
-    novelty: np.ndarray | None = None  # [T]
-    context: int = 0  # steps that the model observes before it imagines
 
 
 def frames(clip: Clip, shown: Look, caption: str) -> list[Image.Image]:

@@ -10,8 +10,7 @@ import numpy as np
 
 from dtc.algorithms.curious.judging import CONTEXT
 from dtc.host import maps
-from dtc.host.figures import curves, episode, heatmaps, look
-from dtc.host.figures.film import Clip
+from dtc.host.figures.clip import Clip
 from dtc.host.health import Record, settled, swings
 from dtc.host.program import Program
 from dtc.host.progress import Shown
@@ -130,6 +129,8 @@ def film_of_episode(program: Program, carrier: Carrier, index: jax.Array) -> Cli
 
 def draw(program: Program, drawing: Drawing) -> Sequence[str]:
     """Draws curves of curiosity and model, an episode, salience and, on grid tasks, the map."""
+    from dtc.host.figures import curves, episode, heatmaps, look  # imports matplotlib
+
     directory, records = drawing.directory, drawing.records
     curves.curiosity(directory / "curiosity.png", records, drawing.title)
     curves.model(

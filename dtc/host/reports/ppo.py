@@ -5,8 +5,7 @@ from functools import partial
 
 import jax
 
-from dtc.host.figures import curves
-from dtc.host.figures.film import Clip
+from dtc.host.figures.clip import Clip
 from dtc.host.health import settled, swings
 from dtc.host.program import Program
 from dtc.host.progress import Shown
@@ -49,5 +48,7 @@ def film_of_episode(program: Program, carrier: Carrier, index: jax.Array) -> Cli
 
 def draw(program: Program, drawing: Drawing) -> Sequence[str]:
     """Curves of the losses and of how far the policy moves."""
+    from dtc.host.figures import curves  # imports matplotlib
+
     curves.policy(drawing.directory / "policy.png", drawing.records, drawing.title)
     return []

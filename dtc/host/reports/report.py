@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from dtc.host.figures.film import Clip
+from dtc.host.figures.clip import Clip
 from dtc.host.health import WARMUP, Sign
 from dtc.host.program import Program
 from dtc.host.progress import Shown
