@@ -149,7 +149,7 @@ class Run:
             self.saves = Saves(self.checkpointer, self.program, self.progress.log)
             resume = resume and self._has_checkpoint()
             starting = self.beside.submit(self._resume) if resume else self._start()
-            lowered = self.program.lower(starting)
+            lowered = self.program.lower(starting.result)
             carrier = starting.result()
             self.progress.baselines = self.totals.baselines
             self.writer = self._writer(self.totals.update if resume else -1)

@@ -1,7 +1,6 @@
 """The compiled functions of a run on its mesh, and its carrier in the form of checkpoints."""
 
 from collections.abc import Callable
-from concurrent.futures import Future
 from typing import Any
 
 import jax
@@ -90,13 +89,13 @@ class Program:
         carrier = self.init(jnp.uint32(seed))
         return carrier if self.feed is None else self.feed.start(carrier)
 
-    def lower(self, starting: Future[Carrier]) -> Callable[[], Train]:
+    def lower(self, started: Callable[[], Carrier]) -> Callable[[], Train]:
         """Traces the train call; calling the result compiles it.
 
-        It waits for the carrier only where environments on the host make the first rows.
+        `started` is called only where environments on the host make the rows of the first update.
         """
         if self.feed is not None:
-            return self.feed.lower(starting.result())
+            return self.feed.lower(started())
         return self.train.lower(self.shapes(), jnp.int32(0)).compile
 
     def block(self, size: int, kind: str) -> Any:
