@@ -7,7 +7,7 @@ only process 0 writes logs and figures and prints to the terminal.
 import logging
 import signal
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -106,7 +106,7 @@ class Run:
     ):
         self.cfg, self.workdir, self.program, self.argv = cfg, workdir, program, argv
         self.rows, self.init, self.stop = rows, init or Init(), stop or Stop()
-        self.num_devices, self.message = here.num, here.message
+        self.message = here.message
         # On a CPU a call in flight saves no time, and two of them may deadlock simulated devices.
         self.is_eager = here.is_simulated
         self.unit = "update" if cfg.run.updates else "env_steps"
@@ -121,7 +121,7 @@ class Run:
         self.inspector = rescue.Inspector(program)
         self.watchdog = Watchdog(cfg.run.patience)
         self.pictures = ending.Pictures(workdir, program)
-        self.compiles = compiles or Compiles(OFF)
+        self.compiles, self.beside = compiles or Compiles(OFF), ThreadPoolExecutor(2)
 
     def run(self, resume: bool) -> int:
         """Starts or resumes, trains, and writes checkpoint, figures and summary."""
@@ -132,7 +132,6 @@ class Run:
             self.progress.log(self.program.feed.message)
         self.tracer = Tracer(self.cfg.run.profile, self.workdir / "profile", self.progress.log)
         self.stop.say = self.progress.log
-        self.beside = ThreadPoolExecutor(2)
         try:
             with no_search():
                 carrier, train = self._ready(resume)
@@ -148,29 +147,34 @@ class Run:
             self.checkpointer = checkpoint.Checkpointer(self.workdir, self.cfg)
             self.saves = Saves(self.checkpointer, self.program, self.progress.log)
             resume = resume and self._has_checkpoint()
-            starting = self.beside.submit(self._resume) if resume else self._start()
-            lowered = self.program.lower(starting.result)
-            carrier = starting.result()
+            train = None if self.program.feed else self._train_call()
+            carrier = self._resume() if resume else self._start()
             self.progress.baselines = self.totals.baselines
             self.writer = self._writer(self.totals.update if resume else -1)
         with self.watchdog.during("Compiling", COMPILE):
-            return carrier, self._compile(carrier, lowered, is_new=not resume)
+            return carrier, self._compile(carrier, train or self._train_call(carrier), not resume)
+
+    def _train_call(self, *carrier: Carrier) -> Future[Train]:
+        """Traces training here, since Python's threads take turns, and compiles it beside."""
+        train = self.beside.submit(self.program.lower(*carrier))
+        if jax.default_backend() == "gpu":  # where XLA times kernels: nothing may disturb it
+            train.result()
+        return train
 
     def _writer(self, update: int) -> writers.MetricsWriter:
         return writers.MetricsWriter(self.workdir, update, self.progress.log)
 
     def _has_checkpoint(self) -> bool:
         """Whether there is a checkpoint, or was one; without, a killed run starts again."""
-        aside = self.workdir / checkpoint.ASIDE
-        return bool(self.checkpointer.steps()) or aside.exists()
+        return bool(self.checkpointer.steps()) or (self.workdir / checkpoint.ASIDE).exists()
 
-    def _start(self) -> Future[Carrier]:
+    def _start(self) -> Carrier:
         if jax.process_index() == 0:
             recorded.write(self.workdir, self.cfg)
         self.progress.log(f"Run directory {self.workdir}.")
         self.totals = Totals(env_steps=self.program.machine.prefill * self.cfg.env.num_envs)
-        self.program.init.lower(jnp.uint32(0))  # not on the thread: Python's threads take turns
-        return self.beside.submit(self.compiling("Compiling acting and collection")(self._begin))
+        with self.compiling("Compiling acting and collection"):
+            return self._begin()
 
     def _begin(self) -> Carrier:
         """The carrier before the first update."""
@@ -195,15 +199,11 @@ class Run:
         self.progress.log(f"Resumed {self.workdir} at update {self.totals.update}.")
         return self.program.from_checkpoint(restored.carrier)
 
-    def _compile(self, carrier: Carrier, lowered: Callable[[], Train], is_new: bool) -> Train:
+    def _compile(self, carrier: Carrier, train: Future[Train], is_new: bool) -> Train:
         """Compiles all programs now, where a signal may end the process at once."""
         begin = time.monotonic()
         with self.compiling("Compiling training and evaluation"):
-            train = self.beside.submit(lowered)
-            if jax.default_backend() == "gpu":  # where XLA times kernels: nothing may disturb it
-                train.result()
-            first = self.program.evaluate(carrier.root, carrier.learner, jnp.int32(0))
-            jax.block_until_ready(first)
+            jax.device_get(self.program.evaluate(carrier.root, carrier.learner, jnp.int32(0)))
             if is_new:
                 self._measure_baselines(carrier)
                 self._evaluate(carrier)

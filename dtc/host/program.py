@@ -89,13 +89,14 @@ class Program:
         carrier = self.init(jnp.uint32(seed))
         return carrier if self.feed is None else self.feed.start(carrier)
 
-    def lower(self, started: Callable[[], Carrier]) -> Callable[[], Train]:
+    def lower(self, carrier: Carrier | None = None) -> Callable[[], Train]:
         """Traces the train call; calling the result compiles it.
 
-        `started` is called only where environments on the host make the rows of the first update.
+        Only where environments on the host make the rows of an update is the carrier needed.
         """
         if self.feed is not None:
-            return self.feed.lower(started())
+            assert carrier is not None
+            return self.feed.lower(carrier)
         return self.train.lower(self.shapes(), jnp.int32(0)).compile
 
     def block(self, size: int, kind: str) -> Any:

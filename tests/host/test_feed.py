@@ -58,7 +58,7 @@ def counting(guest="mix", mesh_shape=(1, 1), **changes):
 
 def compiled(program):
     carrier = program.start(0)
-    return program.lower(lambda: carrier)(), carrier
+    return program.lower(carrier)(), carrier
 
 
 @pytest.fixture(scope="module", params=["overridden", pytest.param("mix", marks=pytest.mark.slow)])
