@@ -10,13 +10,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from dtc.commands import bench_curious
+from dtc.commands import bench_curious, inside
 from dtc.commands.arguments import at_least
 from dtc.commands.timing import Figures, Held, Timed, in_turns
 from dtc.config import settings as config
 from dtc.config.settings import Config, MeshConfig
 from dtc.core import mesh
-from dtc.host import command
 from dtc.host.program import Program
 from dtc.training import trainer
 
@@ -58,7 +57,7 @@ def train(args: argparse.Namespace) -> Figures:
     """Prints and returns milliseconds per update: of its parts, or at each horizon."""
     has_config = any(arg.lstrip("-").split("=")[0] == "config" for arg in args.settings)
     argv = ["dtc bench", *([] if has_config else [DEFAULT]), *args.settings]
-    cfg = dataclasses.replace(command.parse(argv).cfg, mesh=MeshConfig(1, 1))
+    cfg = dataclasses.replace(inside.parse(argv).cfg, mesh=MeshConfig(1, 1))
     program = Program(cfg, mesh.make_mesh(1, 1, jax.devices()[:1]))
     print(_headline(cfg, program), flush=True)
     held = Held(program.init(jnp.uint32(cfg.seed)))

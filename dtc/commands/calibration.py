@@ -30,6 +30,7 @@ from rich.console import Console
 from dtc.algorithms.curious.acting import observe
 from dtc.algorithms.curious.agent import Agent, Learner
 from dtc.algorithms.curious.algorithm import make_agent
+from dtc.commands import inside
 from dtc.config.settings import ConfigError, MeshConfig
 from dtc.core import distributions as dist
 from dtc.core import mesh, normalizer
@@ -38,7 +39,7 @@ from dtc.curiosity.novelty import jsd
 from dtc.data import ring
 from dtc.envs import vector
 from dtc.envs.feeder import COLLECT
-from dtc.host import command, devices, writers
+from dtc.host import devices, writers
 from dtc.host.program import Program
 from dtc.training import acting, trainer
 from dtc.training.acting import EVALUATE, Players
@@ -63,7 +64,7 @@ def main(argv: Sequence[str]) -> int:
     paths = [Path(a.partition("=")[2]) for a in argv if a.startswith("--json=")]
     try:
         settings = [a for a in argv if not a.startswith("--json=")]
-        wanted = command.parse(["dtc calibration", *settings])
+        wanted = inside.parse(["dtc calibration", *settings])
         if not wanted.cfg.env.name.startswith("feeder"):
             raise ConfigError(f"env.name={wanted.cfg.env.name} is not a Feeder. Use feeder_ego.")
         devices.check_environment(wanted.cfg)

@@ -15,7 +15,7 @@ from typing import Any
 
 import jax
 
-from dtc.commands import aot, collectives, fit_largest
+from dtc.commands import aot, collectives, fit_largest, inside
 from dtc.commands.aot import WITHOUT_TPU, device_bytes, has_libtpu, slice_mesh
 from dtc.commands.arguments import Parser, new_file
 from dtc.config import settings as config
@@ -57,7 +57,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--largest", action="store_true", help="the largest replay and batch")
     args, rest = parser.parse_known_args(argv)
     try:
-        figures = _run(args, command.parse(["dtc fit", *rest]))
+        figures = _run(args, inside.parse(["dtc fit", *rest]))
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 2

@@ -23,7 +23,7 @@ from typing import Any
 
 import jax
 
-from dtc.commands import aot, fit, speed_note, speed_report
+from dtc.commands import aot, fit, inside, speed_note, speed_report
 from dtc.commands.arguments import new_file
 from dtc.commands.speed_band import Band, bands
 from dtc.commands.speed_links import CHIPS, chip_of
@@ -40,7 +40,7 @@ def main(argv: Sequence[str]) -> int:
     """Prints the estimate; returns the exit status, 2 after a one-sentence error."""
     args, rest = _parser().parse_known_args(argv)
     try:
-        figures = _run(args, command.parse(["dtc speed", *rest]))
+        figures = _run(args, inside.parse(["dtc speed", *rest]))
         print(speed_report.LEFT_OUT)
     except ConfigError as error:
         print(error, file=sys.stderr)

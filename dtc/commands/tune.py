@@ -26,10 +26,10 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from rich.table import Table
 
+from dtc.commands import inside
 from dtc.commands.arguments import Parser, new_file
 from dtc.config import settings as config
 from dtc.config.settings import Config, ConfigError
-from dtc.host import command
 
 Figures = dict[str, Any]
 Step = dict[str, int]  # values of the settings that are turned, by name
@@ -58,7 +58,7 @@ def main(argv: Sequence[str]) -> int:
     """Exit status: 1 where nothing fits, 2 after one sentence where the command is wrong."""
     args, rest = _parser().parse_known_args(argv)
     try:
-        cfg = command.parse(["dtc tune", *rest]).cfg
+        cfg = inside.parse(["dtc tune", *rest]).cfg
         if args.measure:
             print(json.dumps(measure(cfg)))
             return 0

@@ -13,7 +13,8 @@ from dtc.envs import installed
 NAMES = ("feeder", "feeder_ego", "chain", "bandit", "keydoor", "noisytv", "deepsea", "hack")
 DEEPSEA_SIZES = range(2, 101)
 HACK_VARIANTS = ("6", "unmasked")  # the one board there is, and the game without its mask
-SUITES = ("jumanji", "brax", "craftax", "navix", "xminigrid", "playground", "gymnasium")
+ON_HOST = "gymnasium"  # whose environments the host steps
+SUITES = ("jumanji", "brax", "craftax", "navix", "xminigrid", "playground", ON_HOST)
 
 
 def full(name: str) -> str:

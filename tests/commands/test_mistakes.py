@@ -208,6 +208,11 @@ OTHERS = [
     ("launch local --grace=soon", "soon is not a number of seconds of at least 0"),
     ("launch local --config=smoke", "Use dtc launch local ... -- --config=smoke."),
     ("launch tpu_vm --zone=", "--zone: it is empty"),
+    # Environments that the host steps, where the program is looked at.
+    *(
+        (f"{name} --config.env.name=gymnasium/CartPole-v1", "is stepped by the host, outside")
+        for name in ("fit", "speed", "tune", "calibration", "bench train")
+    ),
 ]
 CONFIGS = {
     "notes.md": "# notes",
