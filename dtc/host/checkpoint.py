@@ -228,20 +228,23 @@ class Checkpointer:
 
 
 def _hush() -> None:
-    """Hides one traceback that tells nothing: "Event loop is closed".
+    """Hides tracebacks that tell nothing, of reads that Orbax has given up.
 
-    Orbax closes its event loop when an array cannot be read, while its threads still report on the
-    other arrays. `verify.check` tells which array it was.
+    Orbax closes its event loop when a file cannot be read, while its threads still report on other
+    arrays ("Event loop is closed") and other reads wait to be continued; these raise an error when
+    they are collected. `verify.check` tells which array it was.
     """
     before = sys.unraisablehook
-    if isinstance(before, partial) and before.func is _unless_closed:
+    if isinstance(before, partial) and before.func is _unless_given_up:
         return
-    sys.unraisablehook = partial(_unless_closed, before)
+    sys.unraisablehook = partial(_unless_given_up, before)
 
 
-def _unless_closed(hook: Callable[[Any], None], found: Any) -> None:
+def _unless_given_up(hook: Callable[[Any], None], found: Any) -> None:
     error = found.exc_value
-    if not (isinstance(error, RuntimeError) and str(error) == "Event loop is closed"):
+    is_closed = isinstance(error, RuntimeError) and str(error) == "Event loop is closed"
+    is_collected = isinstance(getattr(error, "__cause__", None), GeneratorExit)
+    if not (is_closed or is_collected):
         hook(found)
 
 

@@ -1,5 +1,6 @@
 """Checkpoints are bit-equal on every mesh, and damage is noticed."""
 
+import asyncio
 import dataclasses
 import gc
 import logging
@@ -202,6 +203,22 @@ def test_what_orbax_leaves_behind_prints_no_traceback(saved, monkeypatch):
     for error in news:
         sys.unraisablehook(types.SimpleNamespace(exc_value=error))
     assert [x.exc_value for x in shown] == news[1:]
+
+
+def test_reads_that_orbax_gives_up_tell_nothing_when_they_are_collected(saved, monkeypatch):
+    async def read():
+        try:
+            await asyncio.sleep(0)
+        except BaseException as error:
+            raise ValueError("cannot read") from error
+
+    shown = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda found: shown.append(str(found.exc_value)))
+    Checkpointer(saved, CFG).close()
+    given_up = read()
+    given_up.send(None)
+    del given_up
+    assert not shown
 
 
 def test_a_step_whose_arrays_are_whole_is_restored_whatever_its_seal_says(saved, restore):
