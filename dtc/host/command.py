@@ -17,6 +17,7 @@ from absl import flags
 from dtc.config import manual, own, values
 from dtc.config.errors import ConfigError, FinishedError, did_you_mean
 from dtc.config.schema import declarations, sections
+from dtc.config.sections import Size
 from dtc.config.settings import Config, flat, from_dict, plain
 from dtc.envs import names
 from dtc.host import config_file, directory, identity, recorded
@@ -303,6 +304,9 @@ def _finished(workdir: Path, cfg: Config, done: str) -> str:
 def _override(tree: dict[str, Any], given: flags.FlagValues) -> dict[str, Any]:
     """The settings of a config, overridden by those given as flags."""
     chosen = flat(plain(tree))
+    if given["config.model.size"].value is not None:
+        for name in Size._fields:  # a config's own sizes would go before
+            _put(tree, f"model.{name}", None)
     for name in declarations():
         value = given[f"config.{name}"].value
         if value is not None:

@@ -52,6 +52,12 @@ def test_every_setting_can_be_overridden_before_or_after_the_config_flag():
     assert not cfg.replay.latents
 
 
+def test_a_preset_goes_before_the_sizes_of_a_config():
+    model = parse("--config=v4_8", "--config.model.size=400m", "--config.model.depth=48").cfg.model
+    assert (model.deter, model.classes, model.depth) == (12288, 96, 48)
+    assert parse("--config=v4_8").cfg.model.deter == 1024
+
+
 BAD = [
     (("--config=configs/v4_9.py",), "Did you mean configs/v4_8.py?"),
     (("--stpes=3",), "--stpes is not a flag. Did you mean --steps?"),
