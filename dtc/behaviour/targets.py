@@ -23,6 +23,7 @@ PERCENTILES = (5.0, 95.0)  # of the returns; their range divides advantages
 RETURN_RATE = 0.01  # EMA rate of the percentiles, per update
 
 ENTROPY_RATE = 0.05  # EMA rate of mean |advantage|, which scales a reward-free policy's entropy
+LEAST_SEEKING = 0.1  # 1 - boredom of a reward-free policy is at least this: it never only wanders
 
 
 class ReturnRange(NamedTuple):
@@ -73,8 +74,9 @@ def targets(
     """Returns, advantages and weights of dreams.
 
     A = sum over kinds of reward of w (R - v - mean(R - v)) / max(floor, S), with the slow range S
-    between the global percentiles of R; w of the intrinsic kind includes 1 - boredom. Subtracting
-    the mean over all devices removes the lag of the critic common to all states.
+    between the global percentiles of R; w of the intrinsic kind includes 1 - boredom where there
+    are other kinds (alone, a factor would cancel: see `next_entropy_weight`). Subtracting the mean
+    over all devices removes the lag of the critic common to all states.
 
     Intrinsic returns continue after the end of an episode (Burda et al. 2019, section 2.3): a
     terminal state has the value of a familiar one, the slow low percentile of R. With value 0 an
@@ -106,7 +108,8 @@ def targets(
     for kind in policy.rewards:
         name = kind.name
         new, mean_delta, found = followed[name]
-        weight = kind.weight * (1.0 - boredom if name == "intrinsic" else 1.0)
+        fades = name == "intrinsic" and not policy.is_relative
+        weight = kind.weight * (1.0 - boredom if fades else 1.0)
         scale = jnp.maximum(kind.floor, new.high - new.low)
         parts[name] = jnp.where(valid_Hn, weight * (delta[name] - mean_delta) / scale, 0.0)
         sizes = {"return_scale": scale, "return_p05": found.low, "return_p95": found.high}
@@ -179,18 +182,23 @@ def _follow(
     return followed
 
 
-def next_entropy_weight(weight: Array, advantage: Array, update: Array, policy: Policy) -> Array:
+def next_entropy_weight(
+    weight: Array, advantage: Array, boredom: Array, update: Array, policy: Policy
+) -> Array:
     """[] the weight of a policy's entropy in the next update.
 
     For a reward-free policy it follows the mean |advantage|. As novelty decays, advantages fall
     from 0.5 to 0.03 of the return range: with a constant weight the policy would be nearly
-    deterministic at first or nearly uniform later.
+    deterministic at first or nearly uniform later. Boredom divides novelty by the same factor
+    everywhere, which weighs entropy more: where nothing is left to seek, the policy wanders.
 
     Args:
       weight: [] weight in this update.
       advantage: [] mean |A| of this update, over all devices.
+      boredom: [] in [0, 1].
       update: [] int32, number of updates before this one.
     """
     if not policy.is_relative:
         return weight
-    return ema_from_start(weight, policy.entropy * advantage, ENTROPY_RATE, update + 1)
+    seeks = jnp.maximum(1.0 - boredom, LEAST_SEEKING)
+    return ema_from_start(weight, policy.entropy * advantage / seeks, ENTROPY_RATE, update + 1)

@@ -18,6 +18,7 @@ from dtc.commands.timing import Held, Timed
 from dtc.core import normalizer
 from dtc.core.keys import Draws
 from dtc.core.types import PyTree
+from dtc.curiosity import drive
 from dtc.data import ring
 from dtc.host.program import Program
 from dtc.training.carrier import Carrier
@@ -85,7 +86,8 @@ def world_model(
 def members(carrier: Carrier, seen: Observed, terms: PyTree, batch: Batch, agent: Agent) -> PyTree:
     """The members' gradients and their novelty."""
     params = carrier.learner.params.members
-    return model.member_gradients(params, seen, terms, batch, agent)[:2]
+    novel_from = drive.novel_from(carrier.learner.curiosity)
+    return model.member_gradients(params, seen, terms, batch, novel_from, agent)[:2]
 
 
 def choose_starts(carrier: Carrier, seen: Observed, batch: Batch, agent: Agent) -> Starts:

@@ -169,19 +169,22 @@ class CuriosityConfig:
         0.1, RATE, unit="per update", help="rate of C_fast, the fast EMA of novelty"
     )
     slow_rate: float = setting(
-        0.005, RATE, unit="per update", help="rate of C_slow, the slow EMA of novelty"
+        0.01, RATE, unit="per update", help="rate of C_slow, the slow EMA of novelty"
     )
     threshold: float = setting(
-        0.05, NATURAL, help="boredom rises while competence and surprise are both below this"
+        0.1, NATURAL, help="smallest competence or surprise that counts as a change of novelty"
+    )
+    novel_share: float = setting(
+        0.1, SHARE, help="boredom falls while at least this share of new data is novel"
     )
     warmup: int = setting(
         200, NATURAL, unit="updates", help="boredom stays constant for this many initial updates"
     )
     boredom_up: float = setting(
-        1 / 2000,
+        1 / 1000,
         SHARE,
         unit="per update",
-        help="increase of boredom while competence and surprise are below curiosity.threshold",
+        help="increase of boredom while novelty neither falls nor rises and little is novel",
     )
     boredom_down: float = setting(
         1 / 200, SHARE, unit="per update", help="decrease of boredom otherwise"

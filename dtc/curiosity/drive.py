@@ -11,12 +11,17 @@ from dtc.core.types import Array
 # Boredom must pass an edge by this much to change the horizon; at most half the edges' distance.
 HYSTERESIS = 0.05
 
+ERRORS = 3.0  # standard errors that progress must exceed: of pure noise 0.3 % of the updates do
+NOVEL = 0.25  # share of the largest mean novelty above which a transition counts as novel
+
 
 class CuriosityState(NamedTuple):
     """State carried between updates; replicated."""
 
     fast: Array  # [] float32, C_fast: fast EMA of novelty
     slow: Array  # [] float32, C_slow: slow EMA of novelty
+    spread: Array  # [] float32, slow EMA of (novelty - C_fast before it)^2
+    peak: Array  # [] float32, the largest |C_fast| so far
     updates: Array  # [] int32, number of updates so far
     boredom: Array  # [] float32 in [0, 1]
     bucket: Array  # [] int32 index into the horizons, 0: shortest
@@ -26,8 +31,10 @@ class CuriosityInfo(NamedTuple):
     """Diagnostics of one update."""
 
     novelty: Array  # [] as given
+    novel_share: Array  # [] as given
     competence: Array  # [] relu(C_slow - C_fast) / C_slow
     surprise: Array  # [] relu(C_fast - C_slow) / C_slow
+    progress_error: Array  # [] standard error of competence and surprise
     boredom: Array  # []
     bucket: Array  # [] int32
 
@@ -35,33 +42,73 @@ class CuriosityInfo(NamedTuple):
 def init(num_buckets: int, dtype: jnp.dtype = jnp.float32) -> CuriosityState:
     """The initial state: boredom 0 and the longest horizon."""
     zero = jnp.zeros([], dtype)
-    return CuriosityState(zero, zero, jnp.int32(0), zero, jnp.int32(num_buckets - 1))
+    return CuriosityState(zero, zero, zero, zero, jnp.int32(0), zero, jnp.int32(num_buckets - 1))
 
 
 def update(
-    state: CuriosityState, novelty: Array, cfg: CuriosityConfig, num_buckets: int
+    state: CuriosityState,
+    novelty: Array,
+    novel_share: Array,
+    cfg: CuriosityConfig,
+    num_buckets: int,
 ) -> tuple[CuriosityState, CuriosityInfo]:
     """One step of competence, boredom and horizon.
 
     competence = relu(C_slow - C_fast) / C_slow and surprise = relu(C_fast - C_slow) / C_slow do not
-    depend on the scale of novelty. Boredom rises while both are small: novelty neither falls, so
-    that nothing is being learned, nor rises, so that nothing new is being met.
+    depend on the scale of novelty. An update is boring if neither is both material (above
+    `curiosity.threshold`) and significant (above ERRORS standard errors), so that nothing is being
+    learned and nothing new is being met, and if few of the new data are novel. Boredom rises in
+    boring updates and falls in others.
 
     Args:
       novelty: [] mean novelty of the replayed frontier half, over all devices.
+      novel_share: [] share of its transitions whose novelty is above `novel_from(state)`.
     """
     dtype, t = state.fast.dtype, state.updates + 1
     fast = ema_from_start(state.fast, novelty, cfg.fast_rate, t).astype(dtype)
     slow = ema_from_start(state.slow, novelty, cfg.slow_rate, t).astype(dtype)
-    progress = (slow - fast) / jnp.where(slow == 0, 1, jnp.abs(slow))
-    is_boring = jnp.abs(progress) < cfg.threshold
+    unexpected = jnp.square(accum(novelty) - state.fast)
+    unexpected = jnp.where(t > 1, unexpected, 0)  # nothing was expected of the first
+    spread = ema_from_start(state.spread, unexpected, cfg.slow_rate, t - 1).astype(dtype)
+    size = jnp.where(slow == 0, 1, jnp.abs(slow))
+    progress, error = (slow - fast) / size, standard_error(spread, cfg) / size
+    is_still = jnp.abs(progress) <= jnp.maximum(cfg.threshold, ERRORS * error)
+    is_boring = is_still & (novel_share < cfg.novel_share)
     drift = jnp.where(is_boring, cfg.boredom_up, -cfg.boredom_down).astype(dtype)
     boredom = jnp.clip(state.boredom + jnp.where(t > cfg.warmup, drift, 0), 0, 1)
     hysteresis = min(HYSTERESIS, 0.5 / num_buckets)
     bucket = horizon_bucket(state.bucket, boredom, num_buckets, hysteresis)
-    competence, surprise = jnp.maximum(progress, 0), jnp.maximum(-progress, 0)
-    info = CuriosityInfo(accum(novelty), competence, surprise, boredom, bucket)
-    return CuriosityState(fast, slow, t, boredom, bucket), info
+    info = CuriosityInfo(
+        novelty=accum(novelty),
+        novel_share=accum(novel_share),
+        competence=jnp.maximum(progress, 0),
+        surprise=jnp.maximum(-progress, 0),
+        progress_error=error,
+        boredom=boredom,
+        bucket=bucket,
+    )
+    peak = jnp.maximum(state.peak, jnp.abs(fast))
+    return CuriosityState(fast, slow, spread, peak, t, boredom, bucket), info
+
+
+def standard_error(spread: Array, cfg: CuriosityConfig) -> Array:
+    """[] standard deviation of C_slow - C_fast while novelty is noise around a constant.
+
+    An EMA of rate a over noise of variance v has the variance v a / (2 - a), two EMAs of rates a
+    and b the covariance v a b / (a + b - a b). The noise plus C_fast's own makes `spread`, which
+    is 2 v / (2 - a).
+    """
+    a, b = cfg.fast_rate, cfg.slow_rate
+    share = a / (2 - a) + b / (2 - b) - 2 * a * b / (a + b - a * b)
+    return jnp.sqrt(spread * (share * (2 - a) / 2))
+
+
+def novel_from(state: CuriosityState) -> Array:
+    """[] the novelty above which a transition counts as novel: a share of the largest C_fast.
+
+    Novelty has no unit of its own; what it was when least was known serves as one.
+    """
+    return NOVEL * state.peak
 
 
 def relative(novelty: Array, state: CuriosityState) -> Array:

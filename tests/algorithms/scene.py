@@ -27,6 +27,7 @@ from dtc.core.keys import Draws
 from dtc.core.nets import Precision
 from dtc.core.normalizer import Moments
 from dtc.core.types import ArraySpec, Environment, EnvSpec, Latent, Row, TimeStep
+from dtc.curiosity import drive
 from dtc.curiosity.drive import CuriosityState
 from dtc.data import ring
 from dtc.data.codec import Codec
@@ -226,6 +227,8 @@ def make_learner(agent: Agent) -> Learner:
         curiosity=CuriosityState(
             fast=jnp.float32(0.05),
             slow=jnp.float32(0.08),
+            spread=jnp.float32(1e-4),
+            peak=jnp.float32(0.09),
             updates=jnp.int32(UPDATE),
             boredom=jnp.float32(0.3),
             bucket=jnp.int32(1),
@@ -305,13 +308,20 @@ class Scene:
 
     @property
     def members_fn(self):
-        """(members, seen, terms, batch) -> (gradients, sums, scalars)."""
+        """(members, seen, terms, batch, novel_from) -> (gradients, sums, scalars)."""
         return self.compiled(model.member_gradients)
 
     @cached_property
     def members(self):
         """The members' (gradients, sums, scalars)."""
-        return self.members_fn(self.params.members, self.seen, self.terms, self.batch)
+        return self.members_fn(
+            self.params.members, self.seen, self.terms, self.batch, self.novel_from
+        )
+
+    @property
+    def novel_from(self):
+        """The novelty above which a transition counts as novel."""
+        return drive.novel_from(self.learner.curiosity)
 
     @property
     def starts_fn(self):

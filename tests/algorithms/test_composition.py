@@ -425,9 +425,8 @@ def test_a_pair_across_the_end_of_an_episode_trains_no_member():
 
     def learned(t_next):
         log_post = s.seen.log_post.at[t_next, b].set(jnp.log(0.25))
-        return s.members_fn(s.params.members, s.seen._replace(log_post=log_post), s.terms, s.batch)[
-            0
-        ]
+        seen = s.seen._replace(log_post=log_post)
+        return s.members_fn(s.params.members, seen, s.terms, s.batch, s.novel_from)[0]
 
     assert_equal(learned(t + 1), s.members[0])
     counted = int(np.argwhere(~np.asarray(s.batch.rows.first[1:, b]))[0, 0])
@@ -439,7 +438,7 @@ def test_members_send_no_gradient_to_the_trunk():
 
     def loss(deter, log_post):
         seen = s.seen._replace(deter=deter, log_post=log_post)
-        sums = s.members_fn(s.params.members, seen, s.terms, s.batch)[1]
+        sums = s.members_fn(s.params.members, seen, s.terms, s.batch, s.novel_from)[1]
         return sums.loss.sum() + sums.novelty.sum()
 
     grads = jax.grad(loss, (0, 1))(s.seen.deter, s.seen.log_post)
@@ -449,7 +448,7 @@ def test_members_send_no_gradient_to_the_trunk():
 def test_a_ghost_has_no_gradient_and_no_effect_on_novelty():
     s = scene()
     with_ghost = jax.tree.map(lambda x: jnp.concatenate([x, x[:1] + 1]), s.params.members)
-    grads, sums, _ = s.members_fn(with_ghost, s.seen, s.terms, s.batch)
+    grads, sums, _ = s.members_fn(with_ghost, s.seen, s.terms, s.batch, s.novel_from)
     assert not any(x[MEMBERS].any() for x in jax.tree.leaves(grads))
     assert sums.weight[MEMBERS] == 0 and sums.loss[MEMBERS] == 0
     np.testing.assert_allclose(sums.novelty, s.members[1].novelty, rtol=1e-5)
@@ -747,6 +746,15 @@ def test_boredom_scales_only_the_intrinsic_advantage():
     assert bored["extrinsic"] == keen["extrinsic"]
 
 
+def test_boredom_raises_only_the_entropy_of_a_reward_free_policy():
+    keen, bored = (
+        update_fn()(curiosity(explorer(), boredom=b), explorer().ring, *given_gradients(explorer()))
+        for b in (0.0, 0.5)
+    )
+    keen, bored = keen[0].learner.entropy, bored[0].learner.entropy
+    assert bored["explore"] > keen["explore"] and bored["task"] == keen["task"]
+
+
 @pytest.mark.parametrize(("mode", "name"), [("mix", "task"), ("explore", "explore")])
 def test_only_a_reward_free_policy_uses_novelty_relative_to_its_mean(mode, name):
     s = scene() if mode == "mix" else explorer()
@@ -818,6 +826,7 @@ def given_gradients(s: Scene):
     one = scene()  # both agents have equal batches and posteriors
     scalars = {
         "curiosity/novelty": Mean(jnp.float32(3.0), jnp.float32(10.0)),
+        "curiosity/novel_share": Mean(jnp.float32(5.0), jnp.float32(10.0)),
         "curiosity/novelty_replay": Mean(jnp.float32(7.0), jnp.float32(10.0)),
         "explore/intrinsic/advantage": Mean(jnp.float32(4.0), jnp.float32(10.0)),
         "task/extrinsic/advantage": Mean(jnp.float32(9.0), jnp.float32(10.0)),
@@ -864,7 +873,7 @@ def test_a_bored_agent_has_shorter_dreams():
     lengths = []
     for boredom in (0.0, 1.0):
         state = curiosity(s, boredom=boredom).curiosity
-        after, _ = drive.update(state, state.fast, s.agent.curiosity, len(HORIZONS))
+        after, _ = drive.update(state, state.fast, jnp.float32(0), s.agent.curiosity, len(HORIZONS))
         lengths.append(int(dreams.horizon_of(s.learner._replace(curiosity=after), s.agent)))
     assert lengths == [HORIZONS[-1], HORIZONS[0]]
 

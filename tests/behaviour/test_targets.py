@@ -216,9 +216,10 @@ def test_the_entropy_weight_follows_the_advantage_in_the_reward_free_policy_alon
     for policy in policies(cfg):
         weight = jnp.float32(policy.entropy)
         for t, size in enumerate(sizes):
-            weight = targets.next_entropy_weight(weight, size, jnp.int32(t), policy)
+            weight = targets.next_entropy_weight(weight, size, 0.5, jnp.int32(t), policy)
         found[policy.name] = float(weight)
     mean = sizes[:20].mean()  # a running mean until t = 1 / rate
     for size in sizes[20:]:
         mean += ENTROPY_RATE * (size - mean)
-    assert found == {"explore": pytest.approx(0.3 * mean), "task": pytest.approx(0.02)}
+    # Boredom of a half doubles the entropy of the one.
+    assert found == {"explore": pytest.approx(2 * 0.3 * mean), "task": pytest.approx(0.02)}

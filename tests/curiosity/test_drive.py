@@ -1,3 +1,5 @@
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,37 +12,48 @@ CFG = CuriosityConfig()
 BUCKETS = 4
 
 
-def run(novelty_T, cfg=CFG, buckets=BUCKETS):
-    """Infos [T] of a run through the given novelties."""
+def run(novelty_T, cfg=CFG, buckets=BUCKETS, novel_share=0.0):
+    """Infos [T] of a run through the given novelties; `novel_share`: [] or [T]."""
+    share_T = np.broadcast_to(np.float32(novel_share), len(novelty_T))
 
-    def step(state, novelty):
-        return drive.update(state, novelty, cfg, buckets)
+    def step(state, x):
+        return drive.update(state, *x, cfg, buckets)
 
     start = drive.init(buckets)
-    return jax.jit(lambda x: jax.lax.scan(step, start, x))(jnp.asarray(novelty_T, jnp.float32))[1]
+    run_through = jax.jit(lambda x: jax.lax.scan(step, start, x))
+    return run_through((jnp.asarray(novelty_T, jnp.float32), jnp.asarray(share_T)))[1]
 
 
 def numpy_run(novelty_T, cfg=CFG):
-    fast = slow = boredom = 0.0
+    fast = slow = spread = boredom = 0.0
+    a, b = cfg.fast_rate, cfg.slow_rate
+    # Variance of C_slow - C_fast over that of the noise, from the weights of each past sample.
+    age = np.arange(5000)
+    of_difference = np.square(b * (1 - b) ** age - a * (1 - a) ** age).sum()
+    of_surprise = 1 + np.square(a * (1 - a) ** age).sum()
     result = []
     for t, x in enumerate(novelty_T, 1):
-        fast += max(cfg.fast_rate, 1 / t) * (x - fast)
-        slow += max(cfg.slow_rate, 1 / t) * (x - slow)
+        if t > 1:
+            spread += max(b, 1 / (t - 1)) * ((x - fast) ** 2 - spread)
+        fast += max(a, 1 / t) * (x - fast)
+        slow += max(b, 1 / t) * (x - slow)
+        error = np.sqrt(spread * of_difference / of_surprise) / slow
         competence, surprise = max(slow - fast, 0) / slow, max(fast - slow, 0) / slow
         if t > cfg.warmup:
-            boring = max(competence, surprise) < cfg.threshold
+            boring = max(competence, surprise) <= max(cfg.threshold, drive.ERRORS * error)
             boredom = np.clip(boredom + (cfg.boredom_up if boring else -cfg.boredom_down), 0, 1)
-        result.append((competence, surprise, boredom))
+        result.append((competence, surprise, error, boredom))
     return np.array(result).T
 
 
 def test_competence_surprise_and_boredom_equal_a_loop():
     novelty_T = np.exp(-np.arange(1500) / 400) + 0.01
     novelty_T[900:] += 0.5
+    novelty_T *= 1 + 0.1 * np.random.default_rng(0).standard_normal(1500)
     info = run(novelty_T)
-    ours = (info.competence, info.surprise, info.boredom)
+    ours = (info.competence, info.surprise, info.progress_error, info.boredom)
     np.testing.assert_allclose(ours, numpy_run(novelty_T), atol=3e-5)
-    assert info.competence[300] > 0.1 and info.surprise[910] > 0.1
+    assert info.competence[300] > 0.1 and info.surprise[910] > 0.1 and info.boredom.max() > 0.1
 
 
 @pytest.mark.parametrize("novelty", [1e-4 / 3, 0.1, 1e4 / 7])
@@ -61,7 +74,7 @@ def test_competence_and_boredom_do_not_depend_on_the_scale_of_novelty(scale):
 @pytest.mark.parametrize("scale", [1e-4, 1.0, 1e4])
 def test_relative_novelty_has_mean_one_and_no_scale(scale):
     novelty = jnp.asarray([0.5, 1.0, 1.5])
-    state, _ = drive.update(drive.init(3), scale * novelty.mean(), CuriosityConfig(), num_buckets=3)
+    state, _ = drive.update(drive.init(3), scale * novelty.mean(), jnp.float32(0), CFG, 3)
     np.testing.assert_allclose(drive.relative(scale * novelty, state), novelty, rtol=1e-6)
 
 
@@ -77,7 +90,7 @@ def test_zero_novelty_gives_zero_competence_and_not_nan():
 def test_boredom_is_frozen_in_the_warm_up_and_rises_slowly_after_it():
     boredom_T = run(np.ones(CFG.warmup + 100)).boredom
     np.testing.assert_array_equal(boredom_T[: CFG.warmup], np.zeros(CFG.warmup))
-    np.testing.assert_allclose(boredom_T[-1], 100 / 2000, rtol=1e-4)
+    np.testing.assert_allclose(boredom_T[-1], 100 * CFG.boredom_up, rtol=1e-4)
 
 
 def test_boredom_stays_within_zero_and_one():
@@ -93,8 +106,9 @@ def test_a_burst_of_surprise_never_raises_boredom(size):
     novelty_T = np.ones(2000)
     novelty_T[1000:1050] = size
     calm, burst = run(np.ones(2000)), run(novelty_T)
-    assert (burst.boredom <= calm.boredom).all() and burst.boredom[-1] < calm.boredom[-1]
-    surprised = np.asarray(burst.surprise) >= CFG.threshold
+    assert (burst.boredom <= calm.boredom).all() and burst.boredom[1060] < calm.boredom[1060]
+    least = np.maximum(CFG.threshold, drive.ERRORS * np.asarray(burst.progress_error))
+    surprised = np.asarray(burst.surprise) > least
     assert surprised.any() and (np.diff(burst.boredom)[surprised[1:]] <= 0).all()
 
 
@@ -103,6 +117,60 @@ def test_learning_lowers_boredom():
     novelty_T[2000:] = np.exp(-np.arange(400) / 100)
     boredom_T = run(novelty_T).boredom
     assert boredom_T[2000] > 0.8 and boredom_T[-1] < boredom_T[2000] - 0.5
+
+
+def batch_means(noise, batch, num, seed):
+    """[num] means of `batch` novelties around 1, whose means have the relative deviation `noise`.
+
+    Novelties of a batch have gamma distributions: positive, and skewed where the noise is large.
+    """
+    shape = 1 / (noise**2 * batch)
+    return np.random.default_rng(seed).gamma(shape, 1 / shape, (num, batch)).mean(1)
+
+
+def test_noise_does_not_change_how_fast_boredom_rises():
+    """Noise of 1 to 50 %, batches of 16 to 512."""
+    num = CFG.warmup + 800
+    most = 800 * CFG.boredom_up
+    for seed, (noise, batch) in enumerate(itertools.product((0.01, 0.1, 0.2, 0.5), (16, 512))):
+        boredom = run(batch_means(noise, batch, num, seed)).boredom[-1]
+        assert 0.75 * most <= boredom <= most + 1e-5, (noise, batch, boredom)
+
+
+@pytest.mark.parametrize("scale", [1e-4, 1.0, 1e4])
+def test_falling_novelty_is_competence_and_is_not_boring(scale):
+    novelty_T = scale * np.exp(-np.arange(1200) / 300) * batch_means(0.1, 64, 1200, 0)
+    info = run(novelty_T)
+    assert (info.competence[300:] > CFG.threshold).mean() > 0.99
+    assert info.boredom.max() < 0.01
+
+
+@pytest.mark.parametrize("scale", [1e-4, 1.0, 1e4])
+def test_rising_novelty_brings_back_the_longest_horizon(scale):
+    calm_T = np.ones(CFG.warmup + round(1 / CFG.boredom_up))
+    novelty_T = scale * np.concatenate([calm_T, np.exp(np.arange(400) / 200)])
+    info = run(novelty_T * batch_means(0.1, 64, len(novelty_T), 0))
+    assert info.bucket[len(calm_T)] == 0 and info.bucket[-1] == BUCKETS - 1
+
+
+def test_the_slow_mean_forgets_the_start_within_a_few_hundred_updates():
+    novelty_T = np.concatenate([np.full(50, 100.0), np.ones(700)])
+    assert run(novelty_T).competence[-1] < CFG.threshold
+
+
+def test_nothing_is_boring_while_much_is_novel():
+    novelty_T, limit = np.ones(CFG.warmup + 400), CFG.novel_share
+    assert run(novelty_T, novel_share=limit).boredom[-1] == 0
+    assert run(novelty_T, novel_share=0.99 * limit).boredom[-1] > 0.3
+
+
+def test_what_counts_as_novel_is_a_share_of_the_largest_mean():
+    novelty_T = jnp.asarray([1.0, 3.0, 2.0, 0.5, 0.1])
+    state, fast = drive.init(BUCKETS), []
+    for x in novelty_T:
+        state, _ = drive.update(state, x, jnp.float32(0), CFG, BUCKETS)
+        fast.append(float(state.fast))
+    assert float(drive.novel_from(state)) == pytest.approx(drive.NOVEL * max(fast))
 
 
 def buckets_along(boredom_T, buckets=BUCKETS, hysteresis=0.05):
@@ -137,5 +205,5 @@ def test_the_state_keeps_its_dtypes():
     with jax.enable_x64(True):
         for dtype in (jnp.float32, jnp.float64):
             state = drive.init(BUCKETS, dtype)
-            after, _ = drive.update(state, jnp.float64(0.1), CFG, BUCKETS)
+            after, _ = drive.update(state, jnp.float64(0.1), jnp.float64(0), CFG, BUCKETS)
             assert [x.dtype for x in after] == [x.dtype for x in state]

@@ -74,7 +74,10 @@ def gradients(
     out, pull_back, (seen, terms) = jax.vjp(loss_fn, params.trunk, has_aux=True)
     scalars: Scalars = {f"loss/{name}": x.mean() for name, x in terms.items()}
     scalars["loss/trunk"] = out.loss
-    members, sums, member_scalars = member_gradients(params.members, seen, terms, batch, agent)
+    novel_from = drive.novel_from(learner.curiosity)
+    members, sums, member_scalars = member_gradients(
+        params.members, seen, terms, batch, novel_from, agent
+    )
     starts = choose_starts(draws, seen, batch, agent)
 
     behaviour, ranges = {}, {}
@@ -143,6 +146,7 @@ def learn(
     curiosity, curious = drive.update(
         learner.curiosity,
         scalars["curiosity/novelty"],
+        scalars["curiosity/novel_share"],
         agent.curiosity,
         len(agent.dream.horizons),
     )
@@ -151,6 +155,7 @@ def learn(
         p.name: next_entropy_weight(
             learner.entropy[p.name],
             scalars[f"{p.name}/advantage"],
+            learner.curiosity.boredom,
             draws.update,
             p,
         )

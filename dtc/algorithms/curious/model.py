@@ -38,11 +38,19 @@ def trunk_loss(
 
 
 def member_gradients(
-    members: PyTree, seen: Observed, terms: dict[str, Array], batch: Batch, agent: Agent
+    members: PyTree,
+    seen: Observed,
+    terms: dict[str, Array],
+    batch: Batch,
+    novel_from: Array,
+    agent: Agent,
 ) -> tuple[PyTree, MemberSums, Scalars]:
     """Summed gradients of this device's members, their MemberSums and metrics.
 
     A pair (t, t + 1) counts unless an episode begins at t + 1.
+
+    Args:
+      novel_from: [] the novelty above which a pair counts as novel.
     """
     targets = agent.novelty.targets(seen.log_post, terms)
     state = Latent(seen.deter[:-1].astype(agent.precision.compute), seen.ids[:-1])
@@ -51,19 +59,27 @@ def member_gradients(
     )
     data = flatten(lax.stop_gradient(pairs_TB))
     grads, sums = ensemble.gradients(agent.member, members, data, agent.num_members, agent.novelty)
-    return grads, sums, member_scalars(sums, pairs_TB.counts, batch.sampled.is_frontier)
+    is_frontier_B = batch.sampled.is_frontier
+    return grads, sums, member_scalars(sums, pairs_TB.counts, is_frontier_B, novel_from)
 
 
-def member_scalars(sums: MemberSums, counts_TB: Array, is_frontier_B: Array) -> Scalars:
-    """Mean novelty of the frontier half and of the whole batch, and the members' mean loss."""
+def member_scalars(
+    sums: MemberSums, counts_TB: Array, is_frontier_B: Array, novel_from: Array
+) -> Scalars:
+    """Mean novelty of the frontier half and of the whole batch, and the members' mean loss.
+
+    Also the share of the frontier half whose novelty is above `novel_from`.
+    """
     novelty_TB = sums.novelty.reshape(counts_TB.shape)
+    frontier_TB = counts_TB & is_frontier_B[None]
 
-    def mean(mask_TB: Array) -> Mean:
-        return Mean(masked_sum(novelty_TB, mask_TB), mask_TB.sum().astype(novelty_TB.dtype))
+    def mean(x_TB: Array, mask_TB: Array) -> Mean:
+        return Mean(masked_sum(x_TB, mask_TB), mask_TB.sum().astype(novelty_TB.dtype))
 
     return {
-        "curiosity/novelty": mean(counts_TB & is_frontier_B[None]),
-        "curiosity/novelty_replay": mean(counts_TB),
+        "curiosity/novelty": mean(novelty_TB, frontier_TB),
+        "curiosity/novel_share": mean(novelty_TB > novel_from, frontier_TB),
+        "curiosity/novelty_replay": mean(novelty_TB, counts_TB),
         "loss/member": Mean(sums.loss.sum(), sums.weight.sum()),
     }
 
