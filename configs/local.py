@@ -16,13 +16,8 @@ def get_config() -> ml_collections.ConfigDict:
     config.name = "local"
     config.env.num_envs = 8
     config.replay.update(slots=32768, batch=32, length=16, prefill=128)
-    config.model.update(size="nano", encoder_layers=1, decoder_layers=1, dyn_free_nats=0.0)
+    config.model.update(size="nano", encoder_layers=1, decoder_layers=1)
     config.dream.update(starts=64, horizons=(8, 16, 32))
-    config.behaviour.update(pool_units=32, entropy=3e-3, slow_rate=0.1)
-    config.behaviour.update(discount=0.99, intrinsic_weight=0.3, intrinsic_discount=0.97)
-    config.behaviour.intrinsic_floor = 0.1
-    config.optimizer.update(model_lr=2e-3, member_lr=1e-3)
-    config.optimizer.update(actor_lr=3e-4, explore_lr=3e-3, critic_lr=2e-3)
-    config.optimizer.update(behaviour_warmup=300, model_decay=1000)
+    config.behaviour.pool_units = 32
     config.run.update(steps=60_000, eval_every=250)
     return config

@@ -9,9 +9,8 @@ iteration is 4.55 TFLOP at horizon 8 and 10.7 TFLOP at horizon 64.
 An iteration collects 8,192 environment steps and replays 16,384 rows: a replay ratio of 2, a
 sixteenth of that of configs/local.py, which learns more from a step
 (docs/experiments/few-replays.md). `--config.run.collect_steps=4` doubles it and almost halves the
-environment steps a second. A run has 10,000 updates, ten times the warm-up of the learning rates
-and a third more than configs/local.py needs for the Feeder. A checkpoint of 12.5 GiB is written
-after one minute, then every 15 minutes.
+environment steps a second. A run has 10,000 updates, a third more than configs/local.py needs for
+the Feeder. A checkpoint of 12.5 GiB is written after one minute, then every 15 minutes.
 
 Estimate (dtc speed, 602fd56, 2026-11-23; roofline to compiler cycles): at H=8 5.14 to 50.2 ms an
 iteration, 163k to 1.59M env_steps/s; at H=64 10.8 to 85.1 ms an iteration, 96.2k to 757k
@@ -31,9 +30,6 @@ def get_config() -> ml_collections.ConfigDict:
     config.replay.update(slots=4096, batch=256, length=64, frontier=1024, prefill=128)
     config.model.update(deter=1024, groups=32, classes=32, hidden=512, units=512, depth=32)
     config.dream.update(starts=1024, horizons=(8, 16, 32, 64))
-    config.optimizer.update(
-        model_lr=3e-4, member_lr=3e-4, actor_lr=1e-4, explore_lr=1e-4, critic_lr=1e-4, warmup=1000
-    )
     config.run.update(
         steps=82_000_000,
         collect_steps=8,

@@ -16,6 +16,7 @@ from dtc.core.types import Row
 from dtc.envs import catalog as environments
 from dtc.envs import vector
 from dtc.host.program import Program
+from tests.programs import STEADY
 from tests.toys import TOYS
 
 CURIOUS = {  # by behaviour.mode; the chain has action masks, feeder_ego grids
@@ -45,6 +46,7 @@ def config_of(guest: str, mesh_shape=(1, 1), **changes):
     tree = smoke.get_config()
     if guest in CURIOUS:
         tree.behaviour.mode, tree.env.name = guest, CURIOUS[guest]
+        tree.optimizer.update(STEADY)
         tree.optimizer.split = guest == "task"  # so that the red lines hold for slices, too
     else:
         tiny, tree = tree, base.get_config()

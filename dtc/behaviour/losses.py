@@ -54,7 +54,9 @@ def loss(params: PyTree, data: ChunkData, learner: PolicyLearner) -> tuple[Array
     net, w = learner.net, data.targets.weight
     output, logits, weights = net.apply({"params": params}, data.state, method="everything")
     slow_logits = net.apply({"params": learner.slow}, data.state, method="values")
-    log_prob, entropy = log_prob_and_entropy(output, data.action, data.mask, learner.spec)
+    log_prob, entropy = log_prob_and_entropy(
+        output, data.action, data.mask, learner.spec, squash=net.cfg.actor == "tanh"
+    )
     policy = -w * (log_prob * data.targets.advantage + learner.entropy_weight * entropy)
     value = {
         name: w * critic_loss(logits[name], slow_logits[name], target, net.bins)

@@ -49,6 +49,7 @@ class Behaviour(nn.Module):
     outputs: int  # number of discrete actions, or twice the dims of a continuous action
     precision: Precision
     cells: Cells | None = None  # of the observed grid, see world_model/grid.py
+    small_bins: bool = True  # see twohot_head
 
     def setup(self) -> None:
         c, p = self.cfg, self.precision
@@ -58,7 +59,8 @@ class Behaviour(nn.Module):
             self.salience = Salience(c.pool_units, p)
         self.actor = Head(c.layers, self.units, self.outputs, 0.01, p)
         self.critic = {
-            name: twohot_head(c.layers, self.units, self.bins, p) for name in self.critics
+            name: twohot_head(c.layers, self.units, self.bins, p, self.small_bins)
+            for name in self.critics
         }
 
     def summarise(self, feature: Feature) -> tuple[Array, Array | None]:

@@ -49,16 +49,28 @@ def policies(cfg: BehaviourConfig) -> tuple[Policy, ...]:
 
 
 def sample_action(
-    output: Array, mask: Array | None, keys_n: Key, spec: EnvSpec, unimix: float = dist.UNIMIX
+    output: Array,
+    mask: Array | None,
+    keys_n: Key,
+    spec: EnvSpec,
+    unimix: float = dist.UNIMIX,
+    squash: bool = True,
 ) -> Array:
-    """Sampled actions, int32 [n] or float32 [n, A] in [-1, 1], with one key each."""
+    """Sampled actions, int32 [n] or float32 [n, A], with one key each.
+
+    Args:
+      squash: of a box, tanh(u) with u ~ N(mean, std^2), in [-1, 1]; else a ~ N(tanh(mean), std^2),
+        which the machine clips (DreamerV3).
+    """
     if spec.is_discrete:
         log_p = log_policy(output, mask, unimix)
         uniform = jax.vmap(lambda k: jax.random.uniform(k))(keys_n)
         return dist.sample_categorical(uniform, log_p).astype(jnp.int32)
     mean, std = gaussian(output)
     noise = jax.vmap(lambda k: jax.random.normal(k, mean.shape[-1:]))(keys_n)
-    return dist.tanh_gaussian_sample(noise, mean, std)
+    if squash:
+        return dist.tanh_gaussian_sample(noise, mean, std)
+    return jnp.tanh(mean) + std * noise
 
 
 def greedy_action(output: Array, mask: Array | None, spec: EnvSpec) -> Array:
@@ -99,12 +111,15 @@ def log_prob_and_entropy(
     mask: Array | None,
     spec: EnvSpec,
     unimix: float = dist.UNIMIX,
+    squash: bool = True,
 ) -> tuple[Array, Array]:
-    """(log p(a), entropy in nats), [...] each."""
+    """(log p(a), entropy in nats), [...] each; `squash` as in `sample_action`."""
     if spec.is_discrete:
         log_p = log_policy(output, mask, unimix)
         return dist.categorical_log_prob(log_p, action), dist.categorical_entropy(log_p)
     mean, std = gaussian(output)
+    if not squash:
+        return dist.normal_log_prob(action, jnp.tanh(mean), std), dist.normal_entropy(std)
     return (
         dist.tanh_gaussian_log_prob(action, mean, std),
         dist.tanh_gaussian_entropy(action, mean, std),

@@ -73,6 +73,9 @@ def targets(
 ) -> Judged:
     """Returns, advantages and weights of dreams.
 
+    DreamerV3 neither centres advantages (`behaviour.centre`) nor leaves steps out of its
+    percentiles (`behaviour.count_ended`).
+
     A = sum over kinds of reward of w (R - v - mean(R - v)) / max(floor, S), with the slow range S
     between the global percentiles of R; w of the intrinsic kind includes 1 - boredom where there
     are other kinds (alone, a factor would cancel: see `next_entropy_weight`). Subtracting the mean
@@ -94,6 +97,7 @@ def targets(
     valid_Hn = jnp.broadcast_to(steps_H1 < horizon, rollout.cont.shape)
     cont = jnp.where(valid_Hn, rollout.cont, 0.0)
     runs_Hn = valid_Hn & (_survival(rollout.alive_0, cont) > 0.5)
+    counted_Hn = valid_Hn if cfg.count_ended else runs_Hn
 
     def share(x: Array) -> Array:
         return masked_sum(x, runs_Hn) / (horizon * x.shape[1])
@@ -102,16 +106,17 @@ def targets(
     ret = {k.name: _returns(rollout, cont, k, ranges, horizon, cfg) for k in policy.rewards}
     value_t = {name: _value_t(rollout, name) for name in ret}
     delta = {name: ret[name] - value_t[name] for name in ret}
-    followed = _follow(ret, delta, runs_Hn, ranges, update)
+    followed = _follow(ret, delta, counted_Hn, ranges, update)
     metrics: dict[str, Array | Mean] = {}
     parts: dict[str, Array] = {}
     for kind in policy.rewards:
         name = kind.name
         new, mean_delta, found = followed[name]
+        lag = mean_delta if cfg.centre else jnp.zeros_like(mean_delta)
         fades = name == "intrinsic" and not policy.is_relative
         weight = kind.weight * (1.0 - boredom if fades else 1.0)
         scale = jnp.maximum(kind.floor, new.high - new.low)
-        parts[name] = jnp.where(valid_Hn, weight * (delta[name] - mean_delta) / scale, 0.0)
+        parts[name] = jnp.where(valid_Hn, weight * (delta[name] - lag) / scale, 0.0)
         sizes = {"return_scale": scale, "return_p05": found.low, "return_p95": found.high}
         metrics |= {f"{name}/{k}": x for k, x in sizes.items()}
         shares = {"return": ret[name], "value": value_t[name], "advantage": jnp.abs(parts[name])}

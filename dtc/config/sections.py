@@ -4,7 +4,7 @@ A section is a frozen dataclass. It does not check itself: `settings.from_dict` 
 against these declarations.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from dtc.config.fields import BELOW_ONE, COUNT, NATURAL, POSITIVE, RATE, SHARE, Range, setting
@@ -133,12 +133,18 @@ class RSSMConfig:
     decoder_layers: int = setting(3, COUNT, help="hidden layers of the decoder")
     prior_layers: int = setting(2, COUNT, help="hidden layers of the prior")
     dyn_free_nats: float = setting(
-        1.0, NATURAL, unit="nats", help="free nats of the dynamics KL: no gradient below this value"
+        0.0, NATURAL, unit="nats", help="free nats of the dynamics KL: no gradient below this value"
     )
     standardise: bool = setting(
         True, help="standardise vector observations by running moments (DreamerV3: false)"
     )
     bins: int = setting(255, Range(3), help="odd number of bins of the two-hot distributions")
+    small_bins: bool = setting(
+        True, help="two-hot heads expect small numbers at first (DreamerV3: false, all bins alike)"
+    )
+    code_scale: float = setting(
+        4.0, POSITIVE, help="initial scale of the posterior's logits (DreamerV3: 1)"
+    )
 
     def __post_init__(self) -> None:
         """Fills the sizes that are None from the preset."""
@@ -225,48 +231,67 @@ class BehaviourConfig:
     layers: int = setting(3, COUNT, help="hidden layers of actor and critics")
     pool_units: int = setting(64, NATURAL, help="P, width of a salience token; 0: no pooling")
     discount: float = setting(
-        1 - 1 / 333, BELOW_ONE, unit="per step", help="discount of extrinsic returns"
+        0.99, BELOW_ONE, unit="per step", help="discount of extrinsic returns"
     )
     intrinsic_discount: float = setting(
-        1 - 1 / 333, BELOW_ONE, unit="per step", help="discount of intrinsic returns"
+        0.97, BELOW_ONE, unit="per step", help="discount of intrinsic returns"
     )
     lam: float = setting(0.95, SHARE, help="lambda of the lambda-returns")
-    entropy: float = setting(3e-4, NATURAL, help="entropy weight of policies that earn reward")
+    entropy: float = setting(3e-3, NATURAL, help="entropy weight of policies that earn reward")
     explore_entropy: float = setting(
         0.6,
         NATURAL,
         help="entropy weight of the reward-free policy, in units of its mean |advantage|",
     )
     intrinsic_weight: float = setting(
-        0.1, NATURAL, help="weight of the intrinsic advantage in mode mix (extrinsic: 1)"
+        0.3, NATURAL, help="weight of the intrinsic advantage in mode mix (extrinsic: 1)"
     )
     intrinsic_floor: float = setting(
-        0.01, POSITIVE, help="smallest divisor that scales the intrinsic advantage"
+        0.1, POSITIVE, help="smallest divisor that scales the intrinsic advantage"
     )
-    slow_rate: float = setting(0.02, RATE, unit="per update", help="EMA rate of the slow critics")
+    slow_rate: float = setting(0.1, RATE, unit="per update", help="EMA rate of the slow critics")
+    centre: bool = setting(
+        True, help="the mean over all dreams is subtracted from advantages (DreamerV3: false)"
+    )
+    count_ended: bool = setting(
+        False, help="ranges of returns include steps after a dream's end (DreamerV3: true)"
+    )
+    actor: str = setting(
+        "tanh",
+        choices=("tanh", "normal"),
+        help="continuous policy: tanh of a normal, or a normal around tanh, clipped (DreamerV3)",
+    )
 
 
 @dataclass(frozen=True)
 class OptimizerConfig:
-    """Learning rates after warm-up, and their schedules."""
+    """Learning rates after warm-up, and their schedules.
 
-    model_lr: float = setting(3e-4, POSITIVE, help="learning rate of the trunk")
-    member_lr: float = setting(3e-4, POSITIVE, help="learning rate of the transition members")
+    The rates are those of networks up to `rate_units` wide; see `at_width`.
+    """
+
+    model_lr: float = setting(2e-3, POSITIVE, help="learning rate of the trunk")
+    member_lr: float = setting(1e-3, POSITIVE, help="learning rate of the transition members")
     actor_lr: float = setting(3e-4, POSITIVE, help="learning rate of the actor")
     explore_lr: float = setting(
-        3e-4,
+        3e-3,
         POSITIVE,
         help="learning rate of the reward-free actor, whose target, novelty, keeps moving",
     )
-    critic_lr: float = setting(3e-4, POSITIVE, help="learning rate of critics and salience pooling")
+    critic_lr: float = setting(2e-3, POSITIVE, help="learning rate of critics and salience pooling")
+    rate_units: int = setting(
+        128,
+        NATURAL,
+        help="rates are multiplied by rate_units / model.units where that is below 1; 0: never",
+    )
     warmup: int = setting(
         100, NATURAL, unit="updates", help="linear warm-up of trunk and members; 0: none"
     )
     behaviour_warmup: int = setting(
-        1000, NATURAL, unit="updates", help="linear warm-up of actors and critics"
+        300, NATURAL, unit="updates", help="linear warm-up of actors and critics"
     )
     model_decay: int = setting(
-        0,
+        1000,
         NATURAL,
         unit="updates",
         help="the trunk's learning rate falls as 1/sqrt(update) after this many; 0: never",
@@ -274,6 +299,16 @@ class OptimizerConfig:
     split: bool = setting(
         False, help="devices along the mesh axis `data` keep a slice of the state each, not all"
     )
+
+    def at_width(self, units: int) -> "OptimizerConfig":
+        """The rates for networks of `units`: inversely proportional to the width beyond rate_units.
+
+        An update moves every weight by about the rate, so a layer's output moves by the rate times
+        the number of its inputs (Yang et al. 2022, arXiv:2203.03466, table 8: Adam, hidden layers).
+        """
+        share = min(1.0, self.rate_units / units) if self.rate_units else 1.0
+        rates = ("model_lr", "member_lr", "actor_lr", "explore_lr", "critic_lr")
+        return replace(self, **{name: share * getattr(self, name) for name in rates})
 
 
 @dataclass(frozen=True)

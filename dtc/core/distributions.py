@@ -151,6 +151,18 @@ def tanh_gaussian_sample(noise: Array, mean: Array, std: Array) -> Array:
     return jnp.tanh(accum(mean) + accum(std) * accum(noise))
 
 
+def normal_log_prob(action: Array, mean: Array, std: Array) -> Array:
+    """[...] log-density of actions [..., A] under N(mean, std^2), summed over A."""
+    deviation_A = (accum(action) - accum(mean)) / accum(std)
+    log_p_A = -0.5 * (jnp.square(deviation_A) + np.log(2 * np.pi)) - jnp.log(accum(std))
+    return jnp.sum(log_p_A, -1)
+
+
+def normal_entropy(std: Array) -> Array:
+    """[...] entropy of N(mean, std^2) with deviations [..., A], summed over A, in nats."""
+    return jnp.sum(0.5 * np.log(2 * np.pi * np.e) + jnp.log(accum(std)), -1)
+
+
 def _log_slope(raw: Array) -> Array:
     """log d tanh(u)/du = log(1 - tanh(u)^2) = 2 (log 2 - u - softplus(-2u)), safe for large |u|."""
     return 2 * (np.log(2) - raw - jax.nn.softplus(-2 * raw))

@@ -137,12 +137,17 @@ class Head(nn.Module):
         return out(x)
 
 
-def twohot_head(layers: int, units: int, bins: int, precision: Precision) -> Head:
+def twohot_head(
+    layers: int, units: int, bins: int, precision: Precision, small_bins: bool = True
+) -> Head:
     """A head of two-hot logits whose initial mean is exactly 0.
 
-    The initial probability of bin b is proportional to 1 / (1 + |b|). With equal probabilities the
-    bins at +-5e8 would turn a rounding error of 1e-9 in a probability into 0.5 in the mean.
+    The initial probability of bin b is proportional to 1 / (1 + |b|). With equal probabilities
+    (DreamerV3, `small_bins` false) the bins at +-5e8 turn a rounding error of 1e-9 in a probability
+    into 0.5 in the mean.
     """
+    if not small_bins:
+        return Head(layers, units, bins, 0.0, precision)
     prior = -np.log1p(np.abs(twohot_bins(bins)))
 
     def bias_init(key: Array, shape: tuple[int, ...], dtype: Any) -> Array:

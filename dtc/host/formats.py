@@ -4,8 +4,8 @@ from pathlib import Path
 
 from dtc.config.errors import ConfigError
 
-CONFIG = 1  # of config.json; raised when settings are renamed or change their meaning
-CHECKPOINT = 2  # of a checkpoint; raised when its arrays change their meaning
+CONFIG = 2  # of config.json; raised when settings are renamed or change their meaning
+CHECKPOINT = 3  # of a checkpoint; raised when its arrays change their meaning
 BEFORE_FORMATS = "c01ea1d"  # the last commit that reads files without a format number
 
 

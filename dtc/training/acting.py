@@ -80,13 +80,13 @@ def start(root: Key, ids_N: Array, machine: Machine, mode: Mode, calls: Array | 
 
 
 def env_action(action: Array, env: Environment) -> Array:
-    """The action in the environment's units: [-1, 1] is scaled to the bounds of the box."""
+    """The action in the environment's units: [-1, 1], what is beyond cut off, scaled to the box."""
     spec = env.spec.action
     if env.spec.is_discrete or spec.low is None or spec.high is None:
         return action
     ends = (spec.low, np.subtract(spec.high, spec.low))  # numbers, or a vector of each
     low, size = (jnp.broadcast_to(jnp.asarray(x, jnp.float32), action.shape) for x in ends)
-    return (low + (action + 1.0) * 0.5 * size).astype(spec.dtype)
+    return (low + (jnp.clip(action, -1.0, 1.0) + 1.0) * 0.5 * size).astype(spec.dtype)
 
 
 def look(

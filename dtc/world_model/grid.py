@@ -34,7 +34,7 @@ from dtc.core.numerics import accum
 from dtc.core.types import Array, EnvSpec
 from dtc.world_model import rssm
 from dtc.world_model.latent import CELL_GROUPS, Cells, Feature, split_classes
-from dtc.world_model.rssm import CODE_SCALE, MASK, Trunk, bounded, gru
+from dtc.world_model.rssm import MASK, Trunk, bounded, gru
 
 Shapes = tuple[tuple[str, tuple[int, ...]], ...]  # (name, unbatched shape) of encoded leaves
 GRID = 3  # the rank of an encoded grid: [height, width, channels]
@@ -152,8 +152,8 @@ class GridPosterior(nn.Module):
     def setup(self) -> None:
         c, p = self.cfg, self.precision
         rest = (c.groups - self.cells.groups) * c.classes
-        self.of_cell = Head(1, c.depth, CELL_GROUPS * c.classes, CODE_SCALE, p)
-        self.of_rest = Head(1, c.hidden, rest, CODE_SCALE, p)
+        self.of_cell = Head(1, c.depth, CELL_GROUPS * c.classes, c.code_scale, p)
+        self.of_rest = Head(1, c.hidden, rest, c.code_scale, p)
 
     def embed_tokens(self, tokens: Array) -> Array:
         """The tokens themselves."""

@@ -38,10 +38,6 @@ from dtc.core.numerics import accum
 from dtc.core.types import Array, EnvSpec, Latent, PyTree
 from dtc.world_model.latent import Cells, Feature, flat_stoch, one_hot, split_classes
 
-# Initial scale of the posterior's logits. With 1 the initial codes are nearly uniform noise and the
-# decoder learns to ignore them; with 4 they are almost a hash of the observation.
-CODE_SCALE = 4.0
-
 MASK = "action_mask"  # its name among the trunk's inputs
 HEAD_LAYERS = 1  # hidden layers of the reward, continue and mask heads
 
@@ -118,7 +114,9 @@ class Posterior(nn.Module):
         self.from_deter = Dense(c.hidden, p, fan_in=fan_in, logits=True)
         self.from_tokens = Dense(c.hidden, p, fan_in=fan_in, use_bias=False, logits=True)
         self.mix = NormAct(p)
-        self.out = Dense(c.groups * c.classes, p, CODE_SCALE, logits=True)
+        # With 1 the initial codes are nearly uniform noise and the decoder learns to ignore them;
+        # with 4 they are almost a hash of the observation.
+        self.out = Dense(c.groups * c.classes, p, c.code_scale, logits=True)
 
     def embed_tokens(self, tokens: Array) -> Array:
         """The tokens' summand of the first layer; it needs no state, so no scan over time."""
@@ -153,7 +151,7 @@ class Trunk(nn.Module):
     def make_heads(self) -> None:
         """The heads of reward, continue and, if there are masks, the action mask."""
         c, p = self.cfg, self.precision
-        self.reward = twohot_head(HEAD_LAYERS, c.units, c.bins, p)
+        self.reward = twohot_head(HEAD_LAYERS, c.units, c.bins, p, c.small_bins)
         self.cont = Head(HEAD_LAYERS, c.units, 1, 1.0, p)
         if self.has_action_mask:
             self.mask = Head(HEAD_LAYERS, c.units, self.num_actions, 1.0, p)

@@ -41,6 +41,19 @@ def test_masked_actions_have_probability_zero_and_are_never_taken():
     assert policy.greedy_action(logits, mask, DISCRETE) == 2
 
 
+def test_a_normal_policy_has_the_density_and_entropy_of_a_normal_around_tanh():
+    output = np.repeat(normal(1, 4), 2000, 0)
+    keys = jax.random.split(jax.random.key(0), 2000)
+    action = np.asarray(policy.sample_action(output, None, keys, BOX, squash=False), np.float64)
+    mean, std = (np.asarray(x, np.float64)[0] for x in policy.gaussian(output))
+    raw = (action - np.tanh(mean)) / std
+    np.testing.assert_allclose([raw.mean(), raw.std()], [0, 1], atol=0.05)
+    log_p, entropy = policy.log_prob_and_entropy(output, action, None, BOX, squash=False)
+    by_hand = -0.5 * raw**2 - np.log(std) - 0.5 * np.log(2 * np.pi)
+    np.testing.assert_allclose(log_p, by_hand.sum(1), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(entropy[0], np.log(std * np.sqrt(2 * np.pi * np.e)).sum(), rtol=1e-5)
+
+
 def test_a_tanh_gaussian_policy_stays_in_its_box():
     output = np.repeat(normal(1, 4), 500, 0)
     sample = jax.jit(lambda keys: policy.sample_action(output, None, keys, BOX))

@@ -206,6 +206,40 @@ def test_percentiles_and_means_are_those_of_all_devices():
     assert_close(split(planted), (whole.targets, whole.ranges, means(whole)))
 
 
+def test_advantages_that_are_not_centred_differ_by_the_mean_of_each_kind():
+    raw = targets.targets(
+        PROBLEM.rollout,
+        PROBLEM.ranges,
+        horizon=H,
+        boredom=1.0,  # leaves the task's advantage
+        update=PROBLEM.update,
+        policy=MIX,
+        cfg=replace(CFG, centre=False),
+    )
+    centred = judge(PROBLEM._replace(boredom=1.0))
+    gap = np.asarray(raw.targets.advantage - centred.targets.advantage)
+    assert abs(gap[0, 0]) > 1e-3
+    np.testing.assert_allclose(gap, gap[0, 0], rtol=1e-4)
+
+
+def test_ranges_may_include_the_steps_after_a_dream_s_end():
+    ended = changed(PROBLEM, cont=0.4 * np.ones_like(PROBLEM.rollout.cont))  # `runs` ends at once
+    every = targets.targets(
+        ended.rollout,
+        ended.ranges,
+        horizon=H,
+        boredom=ended.boredom,
+        update=jnp.int32(0),  # the range is that of this update
+        policy=MIX,
+        cfg=replace(CFG, count_ended=True),
+    )
+    returns = every.targets.returns["extrinsic"]
+    np.testing.assert_allclose(
+        every.ranges["extrinsic"], np.percentile(returns, PERCENTILES), rtol=1e-5
+    )
+    assert every.ranges["extrinsic"] != judge(ended._replace(update=jnp.int32(0))).ranges
+
+
 # The entropy's weight
 
 

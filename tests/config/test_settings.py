@@ -55,8 +55,19 @@ def test_the_seeds_sizes_are_those_of_v4_8():
     assert (cfg.ensemble.members, cfg.replay.batch, cfg.replay.length) == (5, 256, 64)
     assert (cfg.dream.starts, cfg.dream.horizons) == (1024, (8, 16, 32, 64))
     assert cfg.replay.slots * cfg.env.num_envs >= 4e6
-    rates = cfg.optimizer.model_lr, cfg.optimizer.actor_lr, cfg.optimizer.critic_lr
-    assert rates == (3e-4, 1e-4, 1e-4)
+
+
+def test_dreamerv3_does_what_dreamerv3_does():
+    cfg = config.from_dict(settings("dreamerv3"))
+    model, behaviour, optimizer = cfg.model, cfg.behaviour, cfg.optimizer
+    assert (cfg.ensemble.members, behaviour.mode, behaviour.pool_units) == (0, "task", 0)
+    assert (model.dyn_free_nats, model.code_scale) == (1.0, 1.0)
+    assert not (model.standardise or model.small_bins or behaviour.centre)
+    assert behaviour.count_ended and behaviour.actor == "normal" and cfg.dream.end == 0
+    assert cfg.replay.frontier == cfg.replay.slots  # uniform
+    assert cfg.dream.starts == cfg.replay.batch * cfg.replay.length  # all states
+    rates = {optimizer.at_width(n).actor_lr for n in (64, 4096)}
+    assert rates == {4e-5} and optimizer.model_decay == 0
 
 
 @pytest.mark.parametrize("num_devices", [1, 8, 10])

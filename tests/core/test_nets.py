@@ -161,6 +161,12 @@ def test_the_mean_of_a_new_twohot_head_is_exactly_zero(precision):
     assert len(np.unique(np.asarray(logits[0]))) == 128  # antisymmetric bins: equal pairs
 
 
+def test_all_bins_may_be_alike_at_first():
+    head = nets.twohot_head(1, 8, 255, WIDE, small_bins=False)
+    logits, _ = jax.jit(head.init_with_output)(jax.random.key(0), normal(7, 5))
+    assert not logits.any()
+
+
 # Encoder and decoder
 
 

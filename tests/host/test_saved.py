@@ -7,7 +7,7 @@ from dtc.configs import v4_8
 
 from dtc.config import settings as config
 from dtc.config.settings import ConfigError, MeshConfig
-from dtc.host import recorded, saved
+from dtc.host import formats, recorded, saved
 
 CFG = config.on_devices(config.from_dict(v4_8.get_config()), 4)
 
@@ -45,7 +45,9 @@ def test_settings_without_a_format_number_are_refused_with_the_commit_that_reads
 
 def test_settings_of_another_format_are_refused(tmp_path):
     write(tmp_path, lambda tree: tree | {"format": 99})
-    assert "format=99 is not 1, which this version of the code reads." in refusal(tmp_path)
+    assert f"format=99 is not {formats.CONFIG}, which this version of the code reads." in refusal(
+        tmp_path
+    )
 
 
 def test_a_missing_setting_is_refused_and_not_replaced_by_a_default(tmp_path):

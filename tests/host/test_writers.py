@@ -10,7 +10,7 @@ from dtc.configs import base
 from rich.console import Console
 
 from dtc.config import settings as config
-from dtc.host import recorded, writers
+from dtc.host import formats, recorded, writers
 from dtc.host.writers import MetricsWriter, read_metrics
 
 
@@ -125,7 +125,7 @@ def test_the_resolved_settings_can_be_read_back(tmp_path):
     cfg = config.from_dict(base.get_config())
     recorded.write(tmp_path / "run", cfg)
     tree = json.loads((tmp_path / "run/config.json").read_text())
-    assert tree.pop("format") == 1
+    assert tree.pop("format") == formats.CONFIG
     assert config.from_dict(tree) == cfg
 
 

@@ -123,7 +123,7 @@ def test_the_posteriors_codes_start_out_far_from_uniform():
     posterior = rssm.Posterior(wide, Precision(), 16)
     init = jax.jit(lambda: posterior.init(jax.random.key(0), jnp.zeros(wide.deter), jnp.zeros(64)))
     std = float(init()["params"]["out"]["kernel"].std())
-    assert std == pytest.approx(rssm.CODE_SCALE / 8, rel=0.03)
+    assert std == pytest.approx(wide.code_scale / 8, rel=0.03)
 
 
 # Sequences

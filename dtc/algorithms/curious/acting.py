@@ -23,7 +23,8 @@ def policy_fn(agent: Agent, params: PyTree, policy: Policy, greedy: bool = False
         output = net.apply({"params": params}, agent.feature(state), method="act")
         if greedy:
             return greedy_action(output, mask, agent.spec)
-        return sample_action(output, mask, keys, agent.spec)
+        squash = agent.behaviour.actor == "tanh"
+        return sample_action(output, mask, keys, agent.spec, squash=squash)
 
     return act
 

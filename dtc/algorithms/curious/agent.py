@@ -76,6 +76,7 @@ class Agent:
             outputs,
             self.precision,
             self.trunk.cells,
+            self.model.small_bins,
         )
 
     def feature(self, state: Latent) -> Feature:
@@ -129,7 +130,7 @@ def make(cfg: Any, spec: EnvSpec, precision: Precision, novelty: Novelty) -> Age
         curiosity=cfg.curiosity,
         dream=cfg.dream,
         behaviour=cfg.behaviour,
-        optimizer=cfg.optimizer,
+        optimizer=cfg.optimizer.at_width(cfg.model.units),
         precision=precision,
     )
 
