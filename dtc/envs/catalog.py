@@ -4,8 +4,10 @@ A name with a colon is code outside the package: package.module:function, /path/
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+from dtc.config.errors import ConfigError
 from dtc.config.own import split
 from dtc.core.types import Environment
 from dtc.envs import names, own
@@ -63,8 +65,24 @@ def find(name: str) -> Maker:
         return ENVIRONMENTS[name]
     if elsewhere := split(name):
         return own.find(name, elsewhere)
-    family, _, argument = names.full(name).partition("/")
-    return FAMILIES[family](argument)
+    whole = names.full(name)
+    family, _, argument = whole.partition("/")
+    maker = FAMILIES[family](argument)
+    return partial(_foreign, whole, maker) if family in ("gymnax", *names.SUITES) else maker
+
+
+def _foreign(name: str, maker: Maker, **settings: Any) -> Environment:
+    """An environment of a suite.
+
+    Raises:
+      ConfigError: dtc cannot run it, or the suite cannot make it here.
+    """
+    try:
+        return maker(**settings)
+    except ConfigError as error:
+        raise ConfigError(f"env.name={name}: {error}") from error
+    except Exception as error:  # a suite may raise anything
+        raise ConfigError(f"env.name={name} fails with {own.why(error)}") from error
 
 
 def make(name: str, **settings: Any) -> Environment:

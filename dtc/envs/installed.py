@@ -10,32 +10,41 @@ import importlib.util
 from collections.abc import Iterable
 from pathlib import Path
 
+from dtc.config.errors import ConfigError
+
 
 def folder(package: str, extra: str) -> Path:
     """The folder of an installed package.
 
     Raises:
-      ValueError: it is not installed.
+      ConfigError: it is not installed.
     """
     found = importlib.util.find_spec(package)
     if found is None or not found.submodule_search_locations:
-        raise ValueError(missing(package, extra))
+        raise ConfigError(missing(package, extra))
     return Path(found.submodule_search_locations[0])
 
 
-def missing(package: str, extra: str) -> str:
-    """What to install."""
-    return f"{package} is not installed. Use pip install 'dtc[{extra}]', in a clone '.[{extra}]'."
+def missing(package: str, extra: str, needed: str | None = None) -> str:
+    """What to install where a package, or a module that it needs, is missing."""
+    is_other = needed is not None and needed.partition(".")[0] != package
+    what = f"{needed}, which {package} needs," if is_other else package
+    return f"{what} is not installed. Use pip install 'dtc[{extra}]', in a clone '.[{extra}]'."
+
+
+def downloads(name: str, what: str, use: str) -> str:
+    """Why an environment is refused that needs the network, and what to use instead."""
+    return f"{name} downloads {what} when it is made, which dtc does not do. Use {use}."
 
 
 def choose(name: str, known: Iterable[str], family: str) -> None:
-    """Raises a ValueError with the nearest name if `name` is not a known one."""
+    """Raises a ConfigError with the nearest name if `name` is not a known one."""
     known = list(known)
     if name in known:
         return
     close = difflib.get_close_matches(name, known, 1)
     hint = f"did you mean {family}/{close[0]}?" if close else f"it has {', '.join(known)}."
-    raise ValueError(f"not an environment of {family}; {hint}")
+    raise ConfigError(f"not an environment of {family}; {hint}")
 
 
 def arguments(path: Path, function: str) -> list[str]:

@@ -14,6 +14,7 @@ NAMES = ("feeder", "feeder_ego", "chain", "bandit", "keydoor", "noisytv", "deeps
 DEEPSEA_SIZES = range(2, 101)
 HACK_VARIANTS = ("6", "unmasked")  # the one board there is, and the game without its mask
 ON_HOST = "gymnasium"  # whose environments the host steps
+DOWNLOADS = {"MNISTBandit-bsuite": "the images of MNIST"}  # by gymnax
 SUITES = ("jumanji", "brax", "craftax", "navix", "xminigrid", "playground", ON_HOST)
 
 
@@ -37,7 +38,7 @@ def full(name: str) -> str:
         return name
     ids = _gymnax_ids()
     if name in ids:
-        return f"gymnax/{name}"
+        return full(f"gymnax/{name}")
     hint = _closest(name, {n: n for n in NAMES} | {i: f"gymnax/{i}" for i in ids})
     ids_of = [f"{suite}/ID" for suite in ("gymnax", *SUITES)]
     known = ", ".join([*NAMES, "hack/unmasked", "deepsea/SIZE", *ids_of, "FILE.py:FUNCTION"])
@@ -53,7 +54,10 @@ def installed_ids() -> list[str]:
 
 
 def check_gymnax(env_id: str) -> None:
-    """Refuses an id that gymnax does not have."""
+    """Refuses an id that gymnax does not have, and one that needs the network."""
+    if env_id in DOWNLOADS:
+        use = "gymnax/SimpleBandit-bsuite"
+        raise ValueError(installed.downloads(env_id, DOWNLOADS[env_id], use))
     known = installed_ids()
     if env_id not in known:
         close = _closest(env_id, {name: f"gymnax/{name}" for name in known})

@@ -35,7 +35,7 @@ def _make(name: str, own: Own, **settings: Any) -> Environment:
     try:
         module = _module(own)
     except Exception as error:  # a user's code may raise anything
-        raise ConfigError(f"env.name={name} fails with {_why(error)}{_hint(own, error)}") from error
+        raise ConfigError(f"env.name={name} fails with {why(error)}{_hint(own, error)}") from error
     maker = getattr(module, own.function, None)
     if not callable(maker):
         known = [n for n, x in vars(module).items() if callable(x) and not n.startswith("_")]
@@ -44,14 +44,15 @@ def _make(name: str, own: Own, **settings: Any) -> Environment:
     try:
         env = maker(**settings)
     except Exception as error:
-        raise ConfigError(f"env.name={name} fails with {_why(error)}") from error
+        raise ConfigError(f"env.name={name} fails with {why(error)}") from error
     if not isinstance(env, Environment):
         what = f"{own.function} returns {type(env).__name__} instead of an Environment"
         raise ConfigError(f"env.name={name}: {what}. {GUIDE}.")
     return env
 
 
-def _why(error: Exception) -> str:
+def why(error: Exception) -> str:
+    """The kind of an error and its message, in one line."""
     return " ".join(f"{type(error).__name__}: {error}".split())
 
 

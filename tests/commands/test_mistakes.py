@@ -9,11 +9,15 @@ import time
 from concurrent import futures
 from pathlib import Path
 
+import gymnasium
+import jax
 import pytest
 
 from dtc.commands import __main__ as console
 from dtc.config.errors import ConfigError
+from dtc.config.settings import on_devices
 from dtc.host import command, devices, directory, recorded
+from dtc.host.devices import Devices
 from dtc.host.lock import Lock
 
 NOWHERE = Path("/proc/none/run")  # where nobody can write
@@ -132,6 +136,7 @@ TRAIN = [
     ("--config.env.name=deepsea/1", "size=1 must be 2 to 100"),
     ("--config.env.name=deepsea/ten", "size=ten must be 2 to 100"),
     ("--config.env.name=hack/8", "size=8 must be 6"),
+    ("--config.env.name=MNISTBandit-bsuite", "Use gymnax/SimpleBandit-bsuite."),
     ("--config.env.name=Ant-v4", "env.name=Ant-v4 is not an environment"),
     ("--config.env.name=", "env.name= is not an environment"),
     # Directories.
@@ -390,6 +395,41 @@ def test_what_looks_like_a_mistake_and_is_none(typed, holds, home, monkeypatch):
         assert holds(command.parse(["dtc train", *typed.split()]))
     finally:
         Path("whole.py").unlink()
+
+
+class Square(gymnasium.Env):
+    """Has actions that dtc cannot give."""
+
+    observation_space = gymnasium.spaces.Discrete(3)
+    action_space = gymnasium.spaces.Box(-1, 1, (2, 2))
+
+
+if "dtc/Square-v0" not in gymnasium.registry:
+    gymnasium.register("dtc/Square-v0", Square)
+
+
+@pytest.mark.parametrize(
+    ("env_id", "part"),
+    [("Ant-v5", "MuJoCo is not installed"), ("dtc/Square-v0", ": it has actions of shape [2, 2]")],
+)
+def test_an_environment_that_cannot_be_made_is_told_in_one_sentence(
+    env_id, part, home, monkeypatch, capsys
+):
+    """Only making it shows that, when the devices have started."""
+    monkeypatch.chdir(home)
+    for name in [name for name in sys.modules if name.startswith("gymnasium.envs.mujoco")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "mujoco", None)
+    here = Devices(jax.device_count(), True, "Running here.")
+    monkeypatch.setattr(devices, "start", lambda cfg, *rest: (on_devices(cfg, here.num), here))
+    typed = ["--config=smoke", f"--config.env.name=gymnasium/{env_id}"]
+    typed.append(f"--config.env.num_envs={here.num}")
+    before = contents(home)
+    assert console.main(["train", *typed]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"env.name=gymnasium/{env_id}") and part in said, said
+    assert said.count("env.name=") == 1 and said.count("\n") == 1
+    assert contents(home) == before
 
 
 def test_a_disk_that_takes_nothing_is_told_in_one_sentence(told, home, monkeypatch):

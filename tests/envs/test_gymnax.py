@@ -17,12 +17,12 @@ from jax import lax
 
 from dtc.core import mesh
 from dtc.core.types import ArraySpec
-from dtc.envs import names, vector
+from dtc.envs import catalog, names, vector
 from dtc.envs.adapters import gymnax
 
 NUM_STEPS = 60
-FETCHED = {"MNISTBandit-bsuite"}  # its data come from the network
-every_game = pytest.mark.parametrize("env_id", sorted(set(library.registered_envs) - FETCHED))
+GAMES = sorted({*library.registered_envs} - {*names.DOWNLOADS})
+every_game = pytest.mark.parametrize("env_id", GAMES)
 
 
 @functools.cache
@@ -310,6 +310,16 @@ def test_the_rewards_of_the_simple_bandit_are_its_arms():
         assert shown.terminated and state.step_count == state.game.time == arm + 1
     np.testing.assert_allclose(sorted(paid), np.linspace(0, 1, 11), atol=1e-6)
     np.testing.assert_allclose(state.game.total_regret, 11 - sum(paid), rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["gymnax/MNISTBandit-bsuite", "MNISTBandit-bsuite"])
+def test_a_game_that_needs_a_download_is_refused_by_name(name):
+    with pytest.raises(ValueError) as error:
+        catalog.find(name)
+    assert str(error.value) == (
+        "env.name=gymnax/MNISTBandit-bsuite: MNISTBandit-bsuite downloads the images of MNIST when "
+        "it is made, which dtc does not do. Use gymnax/SimpleBandit-bsuite."
+    )
 
 
 # Without gymnax, and before any device is chosen.

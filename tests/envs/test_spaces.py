@@ -131,6 +131,42 @@ def test_what_needs_a_download_is_refused_with_the_reason(monkeypatch):
         playground.find("Go1")
 
 
+def test_levels_that_jumanji_would_download_are_refused_by_name(monkeypatch):
+    monkeypatch.setattr(jumanji, "installed_ids", lambda: ["Maze-v0", "Sokoban-v0"])
+    assert jumanji.find("Maze-v0").args == ("Maze-v0",)
+    with pytest.raises(ConfigError, match=r"^Sokoban-v0 downloads its levels .*Use jumanji"):
+        jumanji.find("Sokoban-v0")
+
+
+def test_a_module_that_a_suite_needs_and_lacks_is_named(tmp_path, monkeypatch):
+    (tmp_path / "some_suite.py").write_text("import nothing_like_it.inner")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError) as error:
+        suite.load("some_suite", "some_suite", "extra")
+    assert str(error.value) == (
+        "nothing_like_it, which some_suite needs, is not installed. "
+        "Use pip install 'dtc[extra]', in a clone '.[extra]'."
+    )
+
+
+@pytest.mark.parametrize(
+    ("raised", "told"),
+    [
+        (ConfigError("it has two players. Use another."), "{}: it has two players. Use another."),
+        (OSError("no\nnetwork"), "{} fails with OSError: no network"),
+    ],
+)
+def test_what_keeps_a_suite_from_making_a_game_is_told_in_one_sentence(raised, told, monkeypatch):
+    def fail():
+        raise raised
+
+    monkeypatch.setattr(catalog.names, "full", lambda name: f"gymnax/{name}")
+    monkeypatch.setitem(catalog.FAMILIES, "gymnax", lambda env_id: fail)
+    with pytest.raises(ConfigError) as error:
+        catalog.make("Game-v0")
+    assert str(error.value) == told.format("env.name=gymnax/Game-v0")
+
+
 def test_importing_dtc_imports_no_suite():
     program = f"""
 import sys

@@ -17,6 +17,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from dtc.config.errors import ConfigError
 from dtc.core.types import Array, Environment, PyTree
 from dtc.envs import installed
 from dtc.envs.adapters import spaces, suite
@@ -32,7 +33,7 @@ def find(env_id: str) -> Callable[..., Environment]:
     name, colon, backend = env_id.partition(":")
     installed.choose(name, installed_ids(), "brax")
     if colon and backend not in BACKENDS:
-        raise ValueError(f"backend={backend} is not one of brax. Use {', '.join(BACKENDS)}.")
+        raise ConfigError(f"backend={backend} is not one of brax. Use {', '.join(BACKENDS)}.")
     return partial(adapt, env_id)
 
 

@@ -36,18 +36,15 @@ def find(env_id: str) -> Callable[..., Environment]:
     try:
         library.spec(env_id)
     except library.error.Error as error:
-        raise ValueError(f"not an environment of gymnasium; {error}") from error
+        raise ConfigError(f"not an environment of gymnasium; {error}") from error
     return partial(adapt, env_id)
 
 
 def adapt(env_id: str) -> Environment:
     """gymnasium's environment `env_id` with its default arguments."""
     library = suite.load("gymnasium", *PLACE)
-    try:
-        with suite.as_written():
-            one = library.make(env_id)
-    except (library.error.Error, ImportError) as error:
-        raise ValueError(f"env.name=gymnasium/{env_id} cannot be made: {error}") from error
+    with suite.as_written():
+        one = library.make(env_id)
     shown, acted = one.observation_space, one.action_space
     one.close()
     parts = {name: _part(space) for name, space in _spaces(shown).items()}
@@ -89,7 +86,7 @@ def _part(space: Any) -> Part:
     if type(space).__name__ == "MultiBinary":
         return spaces.binary(space.shape)
     if not hasattr(space, "low"):
-        raise ValueError(f"it shows a space {space}, which dtc cannot read. Use another one.")
+        raise ConfigError(f"it shows a space {space}, which dtc cannot read. Use another one.")
     return spaces.box(space.shape, space.dtype, space.low, space.high)
 
 
@@ -98,5 +95,5 @@ def _action(space: Any) -> ArraySpec:
     if sizes is not None:
         return spaces.discrete(spaces.num_joint(sizes))
     if not hasattr(space, "low"):
-        raise ValueError(spaces.refusal(getattr(space, "shape", None) or ()))
+        raise ConfigError(spaces.refusal(getattr(space, "shape", None) or ()))
     return spaces.vector(space.low, space.high, tuple(space.shape))

@@ -10,7 +10,7 @@ Termination  the last step if its discount is 0: in most games also at their tim
 Truncation   the last step if its discount is above 0, or after `time_limit` steps (1,000 where a
              game has no such number).
 
-Games of several agents are refused.
+Games of several agents are refused, and Sokoban, whose levels jumanji downloads.
 """
 
 from collections.abc import Callable
@@ -20,6 +20,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from dtc.config.errors import ConfigError
 from dtc.core.types import Array, Environment, PyTree
 from dtc.envs import installed
 from dtc.envs.adapters import spaces, suite
@@ -28,6 +29,7 @@ from dtc.envs.adapters.suite import Game, Shown
 
 PLACE = ("jumanji", "jumanji")  # package and extra
 MASK = "action_mask"
+DOWNLOADS = {"Sokoban-v0": "its levels"}
 MAX_STEPS = 1000  # of a game without a time limit
 MAX_ACTIONS = 4096  # more joint actions are refused
 
@@ -35,6 +37,8 @@ MAX_ACTIONS = 4096  # more joint actions are refused
 def find(env_id: str) -> Callable[..., Environment]:
     """The function that makes jumanji's `env_id`; finding it creates no JAX array."""
     installed.choose(env_id, installed_ids(), "jumanji")
+    if env_id in DOWNLOADS:
+        raise ConfigError(installed.downloads(env_id, DOWNLOADS[env_id], "jumanji/Maze-v0"))
     return partial(adapt, env_id)
 
 
@@ -51,7 +55,7 @@ def adapt(env_id: str) -> Environment:
         fields = _leaves(game.observation_spec)
         mask, sizes = fields.pop(MASK, None), _sizes(game.action_spec)
         if tuple(game.reward_spec.shape) or (mask and tuple(mask.shape) != sizes):
-            raise ValueError(spaces.refusal(game.action_spec.shape))
+            raise ConfigError(spaces.refusal(game.action_spec.shape))
         parts = {name: _part(field) for name, field in fields.items()}
         max_steps = getattr(game, "time_limit", None) or MAX_STEPS
 
@@ -91,7 +95,7 @@ def _sizes(spec: Any) -> tuple[int, ...]:
     """How many values each choice has; () if the action is no choice."""
     found = tuple(np.asarray(getattr(spec, "num_values", ())).reshape(-1).tolist())
     if not found or spaces.num_joint(found) > MAX_ACTIONS:
-        raise ValueError(spaces.refusal(spec.shape))
+        raise ConfigError(spaces.refusal(spec.shape))
     return found
 
 

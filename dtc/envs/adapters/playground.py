@@ -15,6 +15,7 @@ from functools import partial
 
 import numpy as np
 
+from dtc.config.errors import ConfigError
 from dtc.core.types import Environment
 from dtc.envs import installed
 from dtc.envs.adapters import suite
@@ -28,7 +29,7 @@ def find(env_id: str) -> Callable[..., Environment]:
     """The function that makes playground's environment; finding it creates no JAX array."""
     for kind in ROBOTS:
         if env_id in _names(kind):
-            raise ValueError(
+            raise ConfigError(
                 f"{kind} environments of playground download mujoco_menagerie when they are "
                 "loaded, which dtc does not do. Use one of its DeepMind Control Suite, e.g. "
                 "playground/CartpoleBalance."

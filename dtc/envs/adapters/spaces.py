@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dtc.config.errors import ConfigError
 from dtc.core.types import Array, ArraySpec
 
 BYTE = 255  # the largest uint8
@@ -104,10 +105,10 @@ def vector(low: Any, high: Any, shape: tuple[int, ...]) -> ArraySpec:
     """The action of a box: bounds are numbers where all dims have the same, else one for each.
 
     Raises:
-      ValueError: it is not a vector.
+      ConfigError: it is not a vector.
     """
     if len(shape) != 1:
-        raise ValueError(refusal(shape))
+        raise ConfigError(refusal(shape))
     ends = [np.broadcast_to(np.asarray(x, np.float64), shape) for x in (low, high)]
     if any(np.abs(x).max() >= UNBOUNDED for x in ends):
         return ArraySpec(tuple(shape), jnp.float32)

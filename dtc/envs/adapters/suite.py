@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dtc.config.errors import ConfigError
 from dtc.core.foreign import varying
 from dtc.core.types import Array, ArraySpec, Environment, EnvSpec, Key, PyTree, TimeStep
 from dtc.envs import installed
@@ -58,13 +59,13 @@ def load(module: str, package: str, extra: str) -> Any:
     """A module of a suite, imported.
 
     Raises:
-      ValueError: the suite, or something that it needs, is not installed.
+      ConfigError: the suite, or something that it needs, is not installed.
     """
     try:
         with as_written():
             return importlib.import_module(module)
     except ImportError as error:
-        raise ValueError(installed.missing(package, extra)) from error
+        raise ConfigError(installed.missing(package, extra, error.name)) from error
 
 
 @contextlib.contextmanager
