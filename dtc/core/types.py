@@ -52,13 +52,13 @@ class ArraySpec:
     """Shape, dtype and range of one array.
 
     ``num_classes`` marks a categorical (values 0..num_classes-1); otherwise ``low`` and ``high``
-    bound the values (None: unbounded), with a tuple each dim of a vector by itself.
+    bound the values (None: unbounded). Nested tuples of ``shape`` bound each number by itself.
     """
 
     shape: tuple[int, ...]
     dtype: Any
-    low: float | tuple[float, ...] | None = None
-    high: float | tuple[float, ...] | None = None
+    low: float | tuple[Any, ...] | None = None
+    high: float | tuple[Any, ...] | None = None
     num_classes: int | None = None
 
     def zeros(self) -> Array:

@@ -10,11 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from dtc.config.errors import ConfigError
 from dtc.core.types import ArraySpec
 from dtc.envs import catalog, installed
-from dtc.envs.adapters import craftax, playground, spaces, suite
+from dtc.envs.adapters import craftax, jumanji, playground, spaces, suite
 
 BYTE, FLOAT, FLAG = jnp.uint8, jnp.float32, jnp.bool_
+MAX = np.finfo(np.float32).max  # what some suites mean by infinity
 
 
 @pytest.mark.parametrize(
@@ -32,7 +34,19 @@ BYTE, FLOAT, FLAG = jnp.uint8, jnp.float32, jnp.bool_
         (spaces.box((), int, 0, 100), ArraySpec((), BYTE, 0, 100), (1,), False),
         (spaces.box((3,), int, -1, 9), ArraySpec((3,), jnp.int32, -1, 9), (3,), False),
         (spaces.box((), int), ArraySpec((), jnp.int32), (1,), False),
-        (spaces.box((2, 1), float, -1, [[1], [3]]), ArraySpec((2, 1), FLOAT, -1, 3), (2,), False),
+        (
+            spaces.box((2, 1), float, -1, [[1], [3]]),
+            ArraySpec((2, 1), FLOAT, -1, ((1,), (3,))),
+            (2,),
+            False,
+        ),
+        (spaces.box((2,), int, [-1, -2], 9), ArraySpec((2,), jnp.int32, (-1, -2), 9), (2,), False),
+        (
+            spaces.box((2,), float, [-MAX, -np.inf], [MAX, 2]),
+            ArraySpec((2,), FLOAT, None, (np.inf, 2)),
+            (2,),
+            False,
+        ),
     ],
 )
 def test_a_part_is_stored_compactly_and_read_by_its_kind(part, stored, encoded, is_planes):

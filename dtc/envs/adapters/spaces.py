@@ -55,18 +55,22 @@ def image(shape: tuple[int, ...]) -> Part:
 
 
 def box(shape: tuple[int, ...], dtype: Any, low: Any = -np.inf, high: Any = np.inf) -> Part:
-    """Numbers of a dtype between two bounds, each a number or an array."""
+    """Numbers of a dtype between two bounds, each a number or an array of the shape.
+
+    Bytes have one range, by which they are scaled; other numbers keep one for each dim.
+    """
     shape = tuple(shape)
     if np.dtype(dtype).kind == "b":
         return binary(shape)
     ends = _bound(np.min(low)), _bound(np.max(high))
     if jnp.issubdtype(dtype, jnp.integer) and ends == (0, 1):
         return binary(shape)
+    each = _bounds(low, shape), _bounds(high, shape)
     if not jnp.issubdtype(dtype, jnp.integer):
-        return Part(ArraySpec(shape, jnp.float32, *ends))
+        return Part(ArraySpec(shape, jnp.float32, *each))
     first, last = ends
     if first is None or last is None or first < 0 or last > BYTE:
-        return Part(ArraySpec(shape, jnp.int32, *ends))
+        return Part(ArraySpec(shape, jnp.int32, *each))
     if first == 0 and 1 <= last < MAX_CLASSES and len(shape) in (1, 2):
         return Part(ArraySpec(shape, jnp.uint8, num_classes=int(last) + 1))
     return Part(ArraySpec(shape, jnp.uint8, *ends))
@@ -74,6 +78,18 @@ def box(shape: tuple[int, ...], dtype: Any, low: Any = -np.inf, high: Any = np.i
 
 def _bound(x: Any) -> float | None:
     return float(x) if abs(float(x)) < UNBOUNDED else None
+
+
+def _bounds(x: Any, shape: tuple[int, ...]) -> Any:
+    """One number, or None, where all dims have the same bound; else nested tuples of the shape."""
+    each = np.broadcast_to(np.asarray(x, np.float64), shape)
+    each = np.where(np.abs(each) < UNBOUNDED, each, np.copysign(np.inf, each))
+    same = np.unique(each)
+    return _bound(same[0]) if len(same) == 1 else _tuples(each.tolist())
+
+
+def _tuples(x: Any) -> Any:
+    return tuple(map(_tuples, x)) if isinstance(x, list) else x
 
 
 def encode(x: Array, part: Part) -> Array:
