@@ -5,6 +5,7 @@ dtc bench env --json=rates.json    the same, with every repeat written to a file
 dtc bench train                    time of an update of configs/dreamerv3.py and of its parts
 dtc bench train --config=configs/local.py --horizons    time of an update at each dream horizon
 dtc bench suites                   env_steps/s of other suites, beside their own auto-reset
+dtc bench gymnasium                env_steps/s of to_gymnasium_vec, stepped from Python
 dtc bench act                      milliseconds of a call of policy.act, from Python
 dtc bench ppo                      env_steps/s of PPO in training, with --purejaxrl beside theirs
 dtc bench reliability              what the guard, checkpoints, a restart and SIGTERM cost
@@ -22,7 +23,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from dtc.commands import bench_act, bench_ppo, bench_reliability, bench_suites, bench_train
+from dtc.commands import (
+    bench_act,
+    bench_gymnasium,
+    bench_ppo,
+    bench_reliability,
+    bench_suites,
+    bench_train,
+)
 from dtc.commands.arguments import Parser, at_least, new_file
 from dtc.core import mesh
 from dtc.core.keys import mesh_key, mesh_keys
@@ -35,10 +43,11 @@ Figures = dict[str, Any]
 def main(argv: Sequence[str]) -> int:
     """Runs a subcommand, which prints a table; returns the exit status."""
     parser = Parser("dtc bench", description=(__doc__ or "").splitlines()[0])
-    parts = "env|suites|train|act|ppo|reliability"
+    parts = "env|suites|gymnasium|train|act|ppo|reliability"
     commands = parser.add_subparsers(dest="command", required=True, metavar=parts)
+    measured = (add_env, bench_suites.add_suites, bench_gymnasium.add_gymnasium)
     others = (bench_act.add_act, bench_ppo.add_ppo, bench_reliability.add_reliability)
-    for add in (add_env, bench_suites.add_suites, bench_train.add_train, *others):
+    for add in (*measured, bench_train.add_train, *others):
         command = add(commands)
         command.add_argument("--json", type=new_file, help="also write the results to this file")
     args, rest = parser.parse_known_args(argv)

@@ -198,7 +198,7 @@ OTHERS = [
     ("tune --config=nope", "--config=nope is not a config"),
     ("tune --device-memory=15", "--device-memory=15 is no size"),
     ("tune --device-memory=", "--device-memory= is no size. Use --device-memory=15GiB."),
-    ("bench", "required: env|suites|train|act|ppo|reliability"),
+    ("bench", "required: env|suites|gymnasium|train|act|ppo|reliability"),
     ("bench xx", "invalid choice: 'xx'"),
     ("bench act --batch=0", "0 is not a whole number of at least 1"),
     ("bench reliability --nope", "--nope is not a flag of dtc bench reliability."),

@@ -101,7 +101,7 @@ MAINS = {
     "verify": verify.main,
 }
 PARTS = {
-    "bench": ["act", "env", "ppo", "reliability", "suites", "train"],
+    "bench": ["act", "env", "gymnasium", "ppo", "reliability", "suites", "train"],
     "launch": list(launch.ENGINES),
 }  # with a help of their own
 TAKES_SETTINGS = ("train", "launch", "bench", "fit", "calibration", "speed", "tune")  # of dtc train
