@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -27,17 +28,20 @@ def finish(*command, status=0, **kwargs):
     return done.stdout
 
 
-@pytest.mark.parametrize("name", ["locked.txt", "locked_suites.txt"])
+LOCK = runpy.run_path(str(ROOT / ".ci" / "lock.py"))
+
+
+@pytest.mark.parametrize("name", LOCK["FILES"])
 def test_ci_installs_the_tested_versions_by_their_hashes(name):
     """.ci/lock.py writes the files anew after a change of constraints.txt."""
     lines = (ROOT / ".ci" / name).read_text().splitlines()[1:]
     found = [re.fullmatch(r"(\S+==\S+) --hash=sha256:[0-9a-f]{64}", line) for line in lines]
     assert all(found) and len(found) > 40
-    tested = (ROOT / "constraints.txt").read_text().split()
-    assert {f[1] for f in found if f} <= set(tested)
+    others = LOCK["FILES"][name][1]
+    assert {*others} <= {f[1] for f in found if f} <= {*LOCK["versions"](others).split()}
     script = (ROOT / ".ci" / "run").read_text()
     assert '--require-hashes -r ".ci/$2"' in script
-    assert re.search(rf"^environment \S+ {name}$", script, re.MULTILINE)
+    assert re.search(rf"^ *environment \S+ {name}$", script, re.MULTILINE)
 
 
 @pytest.fixture(scope="module")
