@@ -29,6 +29,15 @@ def test_gymnasiums_checker_passes_without_a_warning(name):
         check_env(to_gymnasium(make(name)), skip_render_check=True)
 
 
+def test_gymnasiums_checker_draws_an_environment_that_has_a_picture():
+    name = "dtc/Hack-v0"  # a registered one, of which the checker makes one for each render mode
+    if name not in gymnasium.registry:
+        gymnasium.register(name, lambda render_mode=None: to_gymnasium(make("hack"), render_mode))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_env(gymnasium.make(name, render_mode="rgb_array").unwrapped)
+
+
 def test_the_numbers_are_those_of_the_environment():
     env, base = to_gymnasium(make("chain")), make("chain")
     obs, info = env.reset(seed=3)
