@@ -7,14 +7,14 @@ dtc tune --config=configs/ppo_v4_8.py                 # a slice that is not here
 dtc tune --config=configs/ppo.py --dry-run            # prints the ladder
 
 Each size is compiled in a process of its own, which is stopped where it takes more memory of the
-host than --host-memory: a compiler that is killed by the system would take the tuner with it.
+host than --host-memory: a compiler that is killed by the system would take the tuner with it. A
+size that needs more than --device-memory is not run.
 """
 
 import argparse
 import itertools
 import json
 import re
-import resource
 import subprocess
 import sys
 import tempfile
@@ -59,10 +59,10 @@ def main(argv: Sequence[str]) -> int:
     args, rest = _parser().parse_known_args(argv)
     try:
         cfg = inside.parse(["dtc tune", *rest]).cfg
-        if args.measure:
-            print(json.dumps(measure(cfg)))
-            return 0
         limits = {name: _bytes(name, getattr(args, name)) for name in ("device", "host")}
+        if args.measure:
+            print(json.dumps(measure(cfg, limits["device"])))
+            return 0
         steps = list(ladder(cfg))
     except ConfigError as error:
         print(error, file=sys.stderr)
@@ -143,6 +143,7 @@ def flags_of(step: Step) -> list[str]:
 def try_one(flags: Sequence[str], step: Step, limits: dict[str, int]) -> Figures:
     """What a size needs and gives, or why it does not fit (`why`)."""
     argv = [sys.executable, "-m", "dtc.commands", "tune", "--measure", *flags, *flags_of(step)]
+    argv += [f"--device-memory={limits['device']}B"]  # a child knows what it need not run
     with tempfile.TemporaryFile("w+") as errors:
         child = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=errors, text=True)
         peak = _Peak(child.pid, limits["host"])
@@ -150,17 +151,13 @@ def try_one(flags: Sequence[str], step: Step, limits: dict[str, int]) -> Figures
         largest = peak.stop()
         errors.seek(0)
         lines = errors.read().strip().splitlines() or [f"exit status {child.returncode}"]
-    host = {"host_bytes": largest}
+    host = {"host_bytes": largest}  # until the child ended or was ended
     if peak.was_exceeded:
         return host | {"why": f"needs more than {limits['host'] / GIB:.1f} GiB of the host"}
     if child.returncode:
         is_full = any("RESOURCE_EXHAUSTED" in x or "MemoryError" in x for x in lines)
         return host | {"why": "out of memory" if is_full else lines[-1]}
-    found = json.loads(out.splitlines()[-1]) | host
-    most = limits["device"] or found["usable_bytes"]
-    if found["device_bytes"] > most:
-        found["why"] = f"needs {found['device_bytes'] / GIB:.2f} of {most / GIB:.2f} GiB"
-    return found
+    return host | json.loads(out.splitlines()[-1])
 
 
 class _Peak:
@@ -192,13 +189,11 @@ class _Peak:
                 return
 
 
-def measure(cfg: Config) -> Figures:
-    """Compiles the train step and times it, in this process: bytes, and the rates of a call."""
+def measure(cfg: Config, most: int) -> Figures:
+    """What `tuned.measure` finds in this process."""
     from dtc.commands import tuned  # it imports JAX, which the tuner itself does not need
 
-    return tuned.measure(cfg, REPEATS) | {
-        "host_peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    }
+    return tuned.measure(cfg, REPEATS, most)
 
 
 def _line(one: Figures) -> str:

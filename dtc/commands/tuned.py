@@ -1,8 +1,10 @@
 """One size of a program: what it needs of a device's memory, and how fast it runs there."""
 
 import dataclasses
+import resource
 import statistics
 import time
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -37,10 +39,14 @@ def get_device_config() -> Figures:
     }
 
 
-def measure(cfg: Config, repeats: int) -> Figures:
-    """Bytes of a device, and the rates of a call where the program can run here.
+def measure(cfg: Config, repeats: int, most: int) -> Figures:
+    """Bytes of a device and of the host while compiling, and the rates of a call that fits here.
 
-    A slice that is not here is compiled for by libtpu: bytes alone.
+    A slice that is not here is compiled for by libtpu: bytes alone. What needs too many bytes of a
+    device is not run either, and `why` says so.
+
+    Args:
+      most: bytes of a device; 0 for what is known of it.
     """
     is_away = bool(cfg.slice) and jax.default_backend() != "tpu"
     if is_away:
@@ -61,22 +67,26 @@ def measure(cfg: Config, repeats: int) -> Figures:
         - sizes.alias_size_in_bytes
         + sizes.temp_size_in_bytes
     )
-    rates = {} if is_away else timed(program, repeats)
-    return {"device_bytes": used, "usable_bytes": usable, "rates": rates}
+    host = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    found = {"device_bytes": used, "usable_bytes": usable, "host_bytes": host, "rates": {}}
+    most = most or usable
+    if used > most:
+        return found | {"why": f"needs {used / devices.GIB:.2f} of {most / devices.GIB:.2f} GiB"}
+    return found if is_away else found | {"rates": timed(program, compiled, repeats)}
 
 
-def timed(program: Program, repeats: int) -> dict[str, float]:
+def timed(program: Program, compiled: Callable[..., Any], repeats: int) -> dict[str, float]:
     """The rates of a call of one iteration, at its median time."""
     cfg = program.cfg
     carrier = program.init(jnp.uint32(cfg.seed))
     seconds, info = [], None
     for _ in range(repeats + 1):
         start = time.perf_counter()
-        carrier, info = program.train(carrier, jnp.int32(1))
+        carrier, info = compiled(carrier, jnp.int32(1))
         jax.block_until_ready(info)
         seconds.append(time.perf_counter() - start)
     assert info is not None
-    a_call = statistics.median(seconds[1:])  # the first one compiles
+    a_call = statistics.median(seconds[1:])  # the first one warms caches
     means = {name: float(x) for name, x in jax.device_get(info.mean).items()}
     updates = cfg.run.updates_per_collect
     own = program.machine.algorithm.rates(means)
