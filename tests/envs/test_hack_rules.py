@@ -6,10 +6,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from dtc.configs import hack as config_of_hack
 
+from dtc.config import settings
+from dtc.core.nets import Precision
 from dtc.envs.hack import board, player, programs, rules, stage, targets, units, view
 from dtc.envs.hack.game import hack
 from dtc.envs.hack.picture import picture
+from dtc.host.program import make_machine
 from tests.envs import hack_twin
 
 UP, DOWN, LEFT, RIGHT, SIPHON, WAIT = range(6)
@@ -110,6 +114,19 @@ def test_a_block_stops_sight_and_way():
     assert LEFT not in allowed(game), "a unit in a block is not hit"
     after, _ = play(game_of({(2, 0): {"block": DATA} | asleep(GHOST, 2)}), LEFT)
     assert look(after)[1]["column"] == 1, "a block further on is no hindrance"
+
+
+def test_what_goes_beyond_a_limit_is_lost():
+    full = {"credits": 14, "energy": 15, "siphons": 9}
+    game = game_of({(1, 2): {"credits": 3, "energy": 2, "pickup": 1}}, **full)
+    after, _ = play(game, UP)
+    most = {"credits": 15, "energy": 15, "siphons": 9}
+    assert {name: look(after)[1][name] for name in most} == most
+    assert at(after, (1, 2)) == {}, "it is taken all the same"
+    after, _ = play(game_of({(2, 1): {"credits": 3}, (2, 3): {"energy": 1}}, **full), SIPHON)
+    assert {name: look(after)[1][name] for name in most} == most | {"siphons": 8}
+    after, _ = play(game_of(exit_at=(2, 3), hp=3, **full), RIGHT)
+    assert (look(after)[1]["hp"], look(after)[1]["siphons"]) == (3, 9), "nor by a new stage"
 
 
 def test_the_edge_of_the_board_is_no_way():
@@ -218,6 +235,11 @@ def test_a_runner_that_comes_beside_the_player_hits_at_once():
     assert gains["hp"] == 1 and at(after, (2, 3)) == unit(RUNNER, 1, stunned=1)
 
 
+def test_a_runner_that_has_hit_does_not_act_again():
+    after, gains = play(game_of({(2, 3): unit(RUNNER)}), WAIT)
+    assert gains["hp"] == 1 and at(after, (2, 3)) == unit(RUNNER, 1, stunned=1)
+
+
 def test_ghosts_pass_blocks_and_others_go_around():
     wall = {(row, 3): {"block": DATA} for row in range(1, 6)}
     after, _ = play(game_of(wall | {(2, 4): unit(GHOST)}), WAIT)
@@ -306,6 +328,17 @@ def test_a_unit_arrives_by_itself_every_12_less_stage_turns_but_not_while_it_is_
     assert play(calm, WAIT)[0].clock == 11
 
 
+def test_units_that_were_called_come_before_the_one_of_the_same_turn_that_comes_by_itself():
+    cells = {(1, 2): {"block": DATA, "points": 2}} | {(0, c): {"spawn": 1} for c in range(4)}
+    after, _ = play(game_of(cells, clock=1), SIPHON)
+    planes = look(after)[0]
+    assert planes["unit"][0].astype(bool).tolist() == [True, True, True, False, False, False]
+    assert planes["called"][0].tolist() == [1, 1, 0, 0, 0, 0] and after.clock == 11
+    del cells[0, 2], cells[0, 3]
+    planes = look(play(game_of(cells, clock=1), SIPHON)[0])[0]
+    assert planes["unit"].astype(bool).sum() == planes["called"].sum() == 2, "no cell is left"
+
+
 # The exit.
 
 
@@ -348,6 +381,29 @@ def test_walking_to_and_fro_pays_nothing_but_the_steps():
         paid.append([float(shown.reward), float(shown.info["reward_shaping"])])
     np.testing.assert_allclose(np.sum(paid, 0), [-0.08, 0], atol=1e-6)
     assert np.abs(paid).min() > 0.01
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_an_episode_begins_as_the_page_says(seed):
+    state, shown = ENV.reset(jax.random.key(seed), ())
+    planes, numbers = look(state.game)
+    begin = {"hp": 3, "credits": 2, "energy": 2, "stage": 1, "siphons": 1}
+    begin |= {"attack": 1, "show": 0, "calm": 0}
+    assert {name: numbers[name] for name in begin} == begin
+    assert owned(state.game) == {"wait"} and state.game.clock == 11 and state.step_count == 0
+    assert not planes["unit"].any() and not planes["siphoned"].any()
+    ((row, column),) = np.argwhere(planes["exit"])
+    assert (row < 3) != (numbers["row"] < 3) and (column < 3) != (numbers["column"] < 3)
+    assert shown.first and not shown.last and shown.reward == 0 and shown.action_mask[WAIT]
+
+
+def test_an_episode_is_truncated_after_500_steps():
+    assert ENV.spec.max_steps == 500
+    state, _ = ENV.reset(jax.random.key(0), ())
+    state = state._replace(game=game_of(), step_count=jnp.int32(498))
+    for is_last in (False, True):
+        state, shown = ENV.step(jax.random.key(1), state, jnp.int32(WAIT), ())
+        assert bool(shown.truncated) == is_last and not shown.terminated
 
 
 def test_the_time_limit_truncates():
@@ -567,6 +623,14 @@ def test_four_bytes_hold_a_cell():
 
 
 # What is seen.
+
+
+def test_a_row_of_replay_takes_at_most_512_bytes():
+    machine = make_machine(settings.from_dict(config_of_hack.get_config()), Precision())
+    assert 4 * machine.layout.row.num_words <= 512
+    leaves = machine.layout.row.leaves
+    used = sum(x.size * x.dtype.itemsize for x in leaves)
+    assert used == 157 + 4 + 3 + 4 + 28, "what is seen, reward, flags, action, mask"
 
 
 def test_an_observation_is_small_and_1545_numbers_encoded():
