@@ -80,6 +80,13 @@ MUTANTS = (
         "test_the_environment_gets_the_action_scaled_to_its_box",
     ),
     Mutant(
+        "acting_forgets_the_mask",
+        f"{AGENT}/acting.py",
+        "choose(state, seen.timestep.action_mask, keys.policy)",
+        "choose(state, None, keys.policy)",
+        "test_no_policy_takes_an_action_that_the_mask_forbids",
+    ),
+    Mutant(
         "stored_latent_is_the_one_before",
         f"{AGENT}/acting.py",
         "return Acted(state, action, latent=state)",
@@ -619,6 +626,23 @@ MUTANTS = (
         "(passes.done < agent.cfg.epochs) & is_near",
         "(passes.done < agent.cfg.epochs) & (is_near | True)",
         "test_a_policy_that_has_moved_too_far_ends_the_update",
+        PPO_LAWS,
+    ),
+    Mutant(
+        "ppo_sums_over_devices_what_decides",
+        PPO,
+        "means = metrics.reduce(jax.tree.map(lambda x: x.mean(0), parts))",
+        "means = jax.tree.map(lambda x: mesh.psum(x.mean(0), *mesh.AXES), parts)",
+        "test_the_kl_limit_and_the_entropy_target_decide_alike_on_every_mesh",
+        PPO_LAWS,
+    ),
+    Mutant(
+        "ppo_forgets_what_it_has_seen",
+        PPO,
+        "    return learner._replace(normalizer=normalizer.follow(learner.normalizer, away, "
+        "draws.update))\n",
+        "    return learner\n",
+        "test_ppo_learns_the_moments_of_the_observations_it_collects",
         PPO_LAWS,
     ),
     # The guard of an update

@@ -198,7 +198,7 @@ def forced(behaviour, name, action):
     return behaviour | {name: behaviour[name] | {"actor": actor}}
 
 
-def acted_by(act_fn) -> Acted:
+def acted_by(act_fn, mask=None, seed=3) -> Acted:
     """The output of acting when each set of parameters prefers another action.
 
     0: the latest explorer, 1: the latest task policy or the averaged explorer, 2: the averaged task
@@ -210,9 +210,11 @@ def acted_by(act_fn) -> Acted:
     learner = s.learner._replace(params=s.params._replace(behaviour=latest), average=average)
     obs = {"step": jnp.ones(N, jnp.uint8), "length": jnp.full(N, 4, jnp.uint8)}
     seen = seen_at(obs, jnp.zeros(N, bool), jnp.zeros(N, jnp.int32))
-    keys = ActKeys(*[jax.random.split(jax.random.key(3), N)] * 2)
-    policy = jax.vmap(jax.random.uniform)(keys.policy)
-    assert policy.max() < 1 - dist.UNIMIX  # none of these draws is of the uniform share
+    seen = seen._replace(timestep=seen.timestep._replace(action_mask=mask))
+    keys = ActKeys(*[jax.random.split(jax.random.key(seed), N)] * 2)
+    if mask is None:
+        policy = jax.vmap(jax.random.uniform)(keys.policy)
+        assert policy.max() < 1 - dist.UNIMIX  # none of these draws is of the uniform share
     state = jax.tree.map(lambda x: jnp.asarray(x[0]), LATENTS)
     return jax.jit(act_fn)(learner, state, seen, keys)
 
@@ -226,6 +228,17 @@ def explorer_algorithm() -> Algorithm:
 
 def test_an_explorer_collects_with_its_latest_parameters():
     assert acted_by(explorer_algorithm().act).action.tolist() == [0] * N
+
+
+def test_no_policy_takes_an_action_that_the_mask_forbids():
+    algo = explorer_algorithm()
+    mask = jnp.array([[False, True, True], [False, True, False], [False, False, True], [True] * 3])
+    for act_fn in (algo.act, algo.evaluated["sampled"], algo.evaluated["greedy"]):
+        preferred = acted_by(act_fn).action[0]
+        allowed = jnp.roll(mask, preferred, 1)  # row 3 alone allows what is preferred
+        taken = np.stack([acted_by(act_fn, allowed, seed).action for seed in range(20)])
+        assert np.take_along_axis(np.asarray(allowed)[None], taken[..., None], -1).all()
+        assert (taken[:, 3] == preferred).mean() > 0.9, "the premise: it is preferred"
 
 
 def test_acting_stores_its_new_latent():

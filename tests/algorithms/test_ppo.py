@@ -21,7 +21,7 @@ from dtc.envs import catalog
 from dtc.host.program import Program
 from dtc.training import trainer
 from tests.guests import config_of, fresh, program_of, shared
-from tests.red_lines import size_on
+from tests.red_lines import size_on, updates
 
 R, N = 8, 80  # rows of a collection, environments
 
@@ -55,6 +55,7 @@ def test_no_action_in_a_million_is_forbidden():
     settings_of = ppo_hack.get_config()
     settings_of.env.num_envs, settings_of.run.collect_steps = 1024, 128
     settings_of.mesh.update(data=1, ensemble=1)
+    settings_of.run.eval_episodes = 8
     one = mesh.make_mesh(1, 1, jax.devices()[:1])
     program = Program(settings.from_dict(settings_of), one)
 
@@ -72,6 +73,8 @@ def test_no_action_in_a_million_is_forbidden():
         forbidden += int(wrong)
     assert forbidden == 0
     assert 2 < allowed < 27, "the premise: masks forbid something"
+    evaluated = program.evaluate(carrier.root, carrier.learner, jnp.int32(1))
+    assert evaluated["invalid"] == 0 and evaluated["length"] > 10
 
 
 def random_batch(seed, rows=6, envs=4):
@@ -220,6 +223,23 @@ def test_a_policy_that_has_moved_too_far_ends_the_update():
     assert trained(ppo__lr=1e-2, ppo__kl_limit=1e-9)[1]["ppo/passes"] == 1
 
 
+@pytest.mark.slow
+def test_the_kl_limit_and_the_entropy_target_decide_alike_on_every_mesh():
+    settings_of = {"lr": 3e-3, "epochs": 4, "kl_limit": 1.5e-4, "entropy_target": 0.5}
+    changes = {f"ppo__{name}": value for name, value in settings_of.items()}
+    found = []
+    for shape in ((1, 1), (4, 2)):
+        program = program_of("ppo", shape, **changes)
+        found.append(updates(program, fresh(program), 6)[1])
+    one, eight = found
+    assert len({x["ppo/passes"] for x in one}) > 1, "the premise: the limit decides at times"
+    assert one[-1]["ppo/entropy_weight"] < 0.6 * one[0]["ppo/entropy_weight"]
+    for ours, theirs in zip(eight, one, strict=True):
+        assert ours["ppo/passes"] == theirs["ppo/passes"]
+        for name in ("ppo/entropy_weight", "task/entropy_share", "ppo/kl", "loss/value"):
+            np.testing.assert_allclose(ours[name], theirs[name], rtol=1e-3, err_msg=name)
+
+
 def test_the_rate_falls_to_zero_over_the_run_or_stays():
     falling = agent_of(program_of("ppo", run__updates=4))
     rates = [float(learn.rate(jnp.int32(i), falling)) for i in range(6)]
@@ -239,11 +259,16 @@ def test_the_entropy_weight_rises_below_the_target_and_falls_above(collection):
     assert moved[0] > moved[1] == pytest.approx(0.1) and moved[2] < 0.1
 
 
-def test_ppo_learns_an_observation_s_moments():
-    carrier, _ = trained()
-    before = fresh(shared("ppo")).learner.normalizer
-    after = carrier.learner.normalizer
-    assert jax.tree.structure(before) == jax.tree.structure(after)
+def test_ppo_learns_the_moments_of_the_observations_it_collects():
+    program = shared("ppo")
+    collect = jax.jit(lambda c: trainer.collect(c, program.machine)[1])
+    obs = jax.device_get(collect(fresh(program)).rows.obs)
+    cells, steps = np.eye(5)[obs["cell"].reshape(-1)], obs["step"].reshape(-1, 1) / 16
+    seen = np.concatenate([cells, steps], 1)  # what the chain's observation is encoded as
+    carrier, _ = program.train(fresh(program), size_on(program, 1))
+    moments = jax.device_get(carrier.learner.normalizer["vector"])
+    np.testing.assert_allclose(moments.mean, seen.mean(0), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(moments.var, seen.var(0), rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize(
