@@ -107,6 +107,34 @@ def compare(seed, num, steps, each=map):
     return played
 
 
+@functools.partial(jax.jit, static_argnames=("is_scripted", "num", "steps"))
+def earned(key, is_scripted, num, steps):
+    """Returns of the first steps of games, [N]."""
+
+    def body(carry, key):
+        state, shown, total, is_over = carry
+        act_key, step_key = jax.random.split(key)
+        if is_scripted:
+            action = ENV.scripted(act_key, state, ())
+        else:
+            action = jax.random.categorical(act_key, jnp.where(shown.action_mask, 0.0, -1e9))
+        state, shown = ENV.step(step_key, state, action.astype(jnp.int32), ())
+        total += jnp.where(is_over, 0.0, shown.reward)
+        return (state, shown, total, is_over | shown.last), None
+
+    def game(key):
+        start = (*ENV.reset(key, ()), jnp.float32(0), jnp.bool_(False))
+        return lax.scan(body, start, jax.random.split(key, steps))[0][2]
+
+    return jax.vmap(game)(jax.random.split(key, num))
+
+
+def test_the_scripted_policy_earns_more_than_a_random_one():
+    scripted, random = (np.asarray(earned(jax.random.key(0), x, 16, 60)) for x in (True, False))
+    spread = np.hypot(*(x.std() / np.sqrt(16) for x in (scripted, random)))
+    assert scripted.mean() > random.mean() + 4 * spread
+
+
 def test_the_twin_plays_twenty_random_games_alike():
     compare(0, 20, 60)
 
