@@ -54,6 +54,11 @@ def test_a_larger_slice_is_split_and_sums_like_a_smaller_one(guest):
     assert all(golden[key] == golden[keys[0]] for key in keys)
 
 
+def test_every_other_slice_has_as_many_devices_as_one_of_these():
+    traced = {data * ensemble for data, ensemble in MESHES.values()}
+    assert {one.devices for one in SLICES.values()} - traced == {1}
+
+
 def test_sums_across_devices_are_of_32_bits():
     for key, found in red_lines.read_golden(FILE).items():
         sums = [line for line in found["collectives"] if "reduce" in line]
