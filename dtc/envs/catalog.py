@@ -1,5 +1,7 @@
 """The environments by name. Text after a slash is an argument: deepsea/20, gymnax/CartPole-v1.
 
+scaled/0.001/NAME is the environment NAME with its rewards multiplied.
+
 A name with a colon is code outside the package: package.module:function, /path/file.py:function.
 """
 
@@ -10,7 +12,7 @@ from typing import Any
 from dtc.config.errors import ConfigError
 from dtc.config.own import split
 from dtc.core.types import Environment
-from dtc.envs import names, own
+from dtc.envs import deepsea, names, own, tmaze
 from dtc.envs.adapters import (
     brax,
     craftax,
@@ -23,11 +25,12 @@ from dtc.envs.adapters import (
 )
 from dtc.envs.bandit import bandit
 from dtc.envs.chain import chain
-from dtc.envs.deepsea import deepsea, sized
 from dtc.envs.feeder import feeder, feeder_ego
 from dtc.envs.hack import game
 from dtc.envs.keydoor import keydoor
 from dtc.envs.noisytv import noisytv
+from dtc.envs.rooms import rooms
+from dtc.envs.scaled import scaled
 
 Maker = Callable[..., Environment]
 
@@ -38,11 +41,15 @@ ENVIRONMENTS: dict[str, Maker] = {
     "bandit": bandit,
     "keydoor": keydoor,
     "noisytv": lambda **settings: noisytv(feeder_ego(**settings)),
-    "deepsea": deepsea,
+    "deepsea": deepsea.deepsea,
+    "tmaze": tmaze.tmaze,
+    "rooms": rooms,
     "hack": game.hack,
 }
 FAMILIES: dict[str, Callable[[str], Maker]] = {  # by the text before the slash
-    "deepsea": sized,
+    "deepsea": deepsea.sized,
+    "tmaze": tmaze.sized,
+    "scaled": lambda argument: _scaled(*names.factor_and_base(argument)),
     "gymnasium": gymnasium.find,
     "gymnax": gymnax.find,
     "jumanji": jumanji.find,
@@ -83,6 +90,11 @@ def _foreign(name: str, maker: Maker, **settings: Any) -> Environment:
         raise ConfigError(f"env.name={name}: {error}") from error
     except Exception as error:  # a suite may raise anything
         raise ConfigError(f"env.name={name} fails with {own.why(error)}") from error
+
+
+def _scaled(factor: float, base: str) -> Maker:
+    maker = find(base)
+    return lambda **settings: scaled(maker(**settings), factor)
 
 
 def make(name: str, **settings: Any) -> Environment:

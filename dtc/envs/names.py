@@ -3,15 +3,29 @@
 import ast
 import difflib
 import importlib
+import math
 from collections.abc import Callable
 from functools import partial
 
 from dtc.config import own
+from dtc.config.values import to_number
 from dtc.envs import installed
 
 # In the catalog; each may be followed by arguments after a slash where FAMILIES lists it.
-NAMES = ("feeder", "feeder_ego", "chain", "bandit", "keydoor", "noisytv", "deepsea", "hack")
+NAMES = (
+    "feeder",
+    "feeder_ego",
+    "chain",
+    "bandit",
+    "keydoor",
+    "noisytv",
+    "deepsea",
+    "tmaze",
+    "rooms",
+    "hack",
+)
 DEEPSEA_SIZES = range(2, 101)
+TMAZE_LENGTHS = range(1, 1001)
 HACK_VARIANTS = ("6", "unmasked")  # the one board there is, and the game without its mask
 ON_HOST = "gymnasium"  # whose environments the host steps
 DOWNLOADS = {"MNISTBandit-bsuite": "the images of MNIST"}  # by gymnax
@@ -41,7 +55,8 @@ def full(name: str) -> str:
         return full(f"gymnax/{name}")
     hint = _closest(name, {n: n for n in NAMES} | {i: f"gymnax/{i}" for i in ids})
     ids_of = [f"{suite}/ID" for suite in ("gymnax", *SUITES)]
-    known = ", ".join([*NAMES, "hack/unmasked", "deepsea/SIZE", *ids_of, "FILE.py:FUNCTION"])
+    own_families = ("hack/unmasked", "deepsea/SIZE", "tmaze/LENGTH", "scaled/FACTOR/NAME")
+    known = ", ".join([*NAMES, *own_families, *ids_of, "FILE.py:FUNCTION"])
     hint = f"; did you mean {hint}?" if hint else "."
     raise ValueError(f"env.name={name} is not an environment{hint} Known: {known}.")
 
@@ -75,6 +90,45 @@ def deepsea_rule(size: int | str) -> str:
     return f"size={size} must be {DEEPSEA_SIZES[0]} to {DEEPSEA_SIZES[-1]}. Use 10."
 
 
+def _check_tmaze(length: str) -> None:
+    if length not in map(str, TMAZE_LENGTHS):
+        raise ValueError(tmaze_rule(length))
+
+
+def tmaze_rule(length: int | str) -> str:
+    """What is wrong with a length of the T-maze."""
+    return f"length={length} must be {TMAZE_LENGTHS[0]} to {TMAZE_LENGTHS[-1]} steps. Use 10."
+
+
+def factor_and_base(text: str) -> tuple[float, str]:
+    """The parts of FACTOR/NAME, e.g. 0.001/gymnax/CartPole-v1, with the whole name of the base.
+
+    Raises:
+      ValueError: the factor is not a positive number, or the base is unknown, stepped by the host,
+        or code outside the package, which nobody has allowed to run.
+    """
+    factor, _, base = text.partition("/")
+    number = to_number(factor, float)
+    if number is None or not 0 < number < math.inf:
+        raise ValueError(f"factor={factor} must be a number above 0. Use scaled/0.001/feeder_ego.")
+    if own.split(base):
+        raise ValueError(
+            f"base={base} is code outside the package. Name a function of yours that returns "
+            "dtc.envs.scaled.scaled(env, factor)."
+        )
+    base = full(base)
+    if base.startswith(f"{ON_HOST}/"):
+        raise ValueError(
+            f"base={base} is stepped by the host, where no reward is multiplied. Use one that "
+            "runs in JAX, such as gymnax/CartPole-v1."
+        )
+    return number, base
+
+
+def _check_scaled(text: str) -> None:
+    factor_and_base(text)
+
+
 def _check_hack(variant: str) -> None:
     if variant not in HACK_VARIANTS:
         raise ValueError(
@@ -90,6 +144,8 @@ def _check_suite(suite: str, env_id: str) -> None:
 
 FAMILIES: dict[str, Callable[[str], None]] = {  # by the text before the slash
     "deepsea": _check_deepsea,
+    "tmaze": _check_tmaze,
+    "scaled": _check_scaled,
     "gymnax": check_gymnax,
     "hack": _check_hack,
     **{suite: partial(_check_suite, suite) for suite in SUITES},

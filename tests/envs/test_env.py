@@ -17,8 +17,9 @@ ENVS = {name: catalog.make(name) for name in catalog.ENVIRONMENTS} | {
     "chain, terminates": catalog.make("chain", length=7, terminates=True),
     "feeder, legacy": catalog.make("feeder", reward="legacy", max_steps=9, density=0.02),
 }
-GYMNAX = ["hack/unmasked", "gymnax/CartPole-v1", "gymnax/Pendulum-v1", "gymnax/Breakout-MinAtar"]
-ENVS |= {name: catalog.make(name) for name in GYMNAX}
+WITH_ARGUMENT = ["hack/unmasked", "scaled/0.001/chain"]
+WITH_ARGUMENT += [f"gymnax/{x}" for x in ("CartPole-v1", "Pendulum-v1", "Breakout-MinAtar")]
+ENVS |= {name: catalog.make(name) for name in WITH_ARGUMENT}
 every_environment = pytest.mark.parametrize("name", ENVS)
 NUM_STEPS = 500
 
@@ -172,8 +173,10 @@ def test_the_scripted_policy_acts_within_the_action_space(name):
         return
     key = jax.random.key(0)
     action = jax.jit(jax.vmap(env.scripted, (None, 0, None)))(key, rollout(name)[0], env.params)
-    assert action.dtype == env.spec.action.dtype
-    assert action.min() >= 0 and action.max() < env.spec.action.num_classes
+    spec = env.spec.action
+    assert action.dtype == spec.dtype and action.shape[1:] == spec.shape
+    low, high = (0, spec.num_classes - 1) if spec.num_classes else (spec.low, spec.high)
+    assert (low <= action).all() and (action <= high).all()
 
 
 # The chain: a return that is known.
@@ -223,8 +226,9 @@ def test_a_mistyped_environment_is_refused_with_the_nearest_name():
     assert str(error.value) == (
         "env.name=feedr is not an environment; did you mean feeder? "
         f"Known: {', '.join(catalog.ENVIRONMENTS)}, hack/unmasked, "
-        "deepsea/SIZE, gymnax/ID, jumanji/ID, brax/ID, craftax/ID, navix/ID, xminigrid/ID, "
-        "playground/ID, gymnasium/ID, FILE.py:FUNCTION."
+        "deepsea/SIZE, tmaze/LENGTH, scaled/FACTOR/NAME, gymnax/ID, jumanji/ID, "
+        "brax/ID, craftax/ID, navix/ID, xminigrid/ID, playground/ID, gymnasium/ID, "
+        "FILE.py:FUNCTION."
     )
     with pytest.raises(ValueError, match=r"env.name=zzz is not an environment\. Known: feeder"):
         catalog.make("zzz")
@@ -235,6 +239,10 @@ def test_a_mistyped_environment_is_refused_with_the_nearest_name():
     [
         ("deepsea/101", "env.name=deepsea/101: size=101 must be 2 to 100. Use 10."),
         ("deepsea/ten", "env.name=deepsea/ten: size=ten must be 2 to 100. Use 10."),
+        ("tmaze/0", "env.name=tmaze/0: length=0 must be 1 to 1000 steps. Use 10."),
+        ("scaled/-1/chain", "env.name=scaled/-1/chain: factor=-1 must be a number above 0. Use "),
+        ("scaled/nan/chain", "env.name=scaled/nan/chain: factor=nan must be a number above 0."),
+        ("scaled/2/chian", "env.name=scaled/2/chian: env.name=chian is not an environment; did "),
         (
             "gymnax/CartPole-v2",
             "env.name=gymnax/CartPole-v2: not an environment of gymnax; "
@@ -258,6 +266,7 @@ def test_a_wrong_argument_after_the_slash_is_refused_in_one_sentence(name, messa
 def test_the_text_after_the_slash_is_the_argument():
     assert catalog.make("deepsea/20").spec.max_steps == 20
     assert catalog.make("deepsea").spec.max_steps == 10
+    assert catalog.make("tmaze/30").spec.max_steps == 31
     assert ENVS["gymnax/Pendulum-v1"].spec.name == "gymnax/Pendulum-v1"
 
 
@@ -276,6 +285,8 @@ def test_every_environment_has_its_name_in_the_catalog():
         ("bandit", {"num_symbols": 255}),
         ("deepsea", {"size": 1}),
         ("keydoor", {"max_steps": 0}),
+        ("tmaze", {"length": 1001}),
+        ("rooms", {"max_steps": 0}),
         ("hack", {"max_steps": 0}),
         ("noisytv", {"max_steps": 0}),
     ],
@@ -292,6 +303,7 @@ PLACES = {  # row and column in a state
     "noisytv": lambda s: (s.base.position[:, 0], s.base.position[:, 1]),
     "keydoor": lambda s: np.unravel_index(s.id, (13, 13, 2, 2))[:2],
     "deepsea": lambda s: (s.row, s.column),
+    "rooms": lambda s: (np.floor(8 - 8 * s.position[:, 1]), np.floor(8 + 8 * s.position[:, 0])),
     "hack": lambda s: (s.game.player[:, 0], s.game.player[:, 1]),
 }
 
