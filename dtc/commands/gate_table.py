@@ -50,6 +50,28 @@ def label_of(ablation: str) -> str:
     return label.replace("/", "-") or "ours"
 
 
+def tmaze(length: int, steps: int, must: float | None) -> Gate:
+    """The T-maze: the share of episodes in which the agent remembers the sign."""
+    bar = Bar("return", ">=", must, 0.95, "signs remembered", "%")
+    return Gate(task(f"tmaze/{length}", steps), measures.returns, (bar,))
+
+
+def in_rooms(mode: str) -> Gate:
+    """Sparse continuous control in four rooms."""
+    bars = (
+        Bar("return", ">=", 0.8, 0.9, "episodes at the goal", "%"),
+        Bar("coverage_ratio", ">=", 3, 4, "cells seen, times random's", "x"),
+    )
+    return Gate(task("rooms", 60_000, mode), measures.rooms, bars)
+
+
+def rewards_times(factor: str, env: str, steps: int, must: float, goal: float) -> Gate:
+    """A task with its rewards multiplied; so are its bars, which are given for factor 1."""
+    times, unit = float(factor), "k" if float(factor) > 1 else ""
+    bar = Bar("return", ">=", must * times, goal * times, unit=unit)
+    return Gate(task(f"scaled/{factor}/{env}", steps), measures.returns, (bar,))
+
+
 NO_MEMBERS = "--config.ensemble.members=0 --config.behaviour.mode=task"
 SEED_NOVELTY = "--config.curiosity.novelty=seed"
 ERROR_REWARD = "--config.curiosity.novelty=error --config.curiosity.boredom_up=0"
@@ -98,10 +120,18 @@ GATES = {
         task("deepsea/20", 40_000),
         measures.deepsea,
         (
-            Bar("first_success", "<=", None, 1000, "first success, episode"),
-            Bar("solved_after", "<=", None, 2000, "episodes until solved"),
+            Bar("first_success", "<=", 1000, 1000, "first success, episode"),
+            Bar("solved_after", "<=", 2000, 2000, "episodes until solved"),
         ),
         (NO_MEMBERS,),
+    ),
+    "deepsea30": Gate(
+        task("deepsea/30", 90_000),
+        measures.deepsea,
+        (
+            Bar("first_success", "<=", None, 1500, "first success, episode"),
+            Bar("solved_after", "<=", None, 3000, "episodes until solved"),
+        ),
     ),
     "keydoor": Gate(
         task("keydoor", 60_000, "explore"),
@@ -133,10 +163,27 @@ GATES = {
     ),
     "pendulum": Gate(
         task("gymnax/Pendulum-v1", 50_000),
-        measures.returns,
-        (Bar("return", ">=", -400, -250),),
+        partial(measures.returns, after=15_000),
+        (
+            Bar("return", ">=", -400, -250),
+            Bar("lowest_after_15k", ">=", -400, -250, "lowest evaluation after 15k"),
+        ),
         (NO_MEMBERS,),
     ),
+    "tmaze5": tmaze(5, 20_000, 0.95),
+    "tmaze10": tmaze(10, 40_000, 0.95),
+    "tmaze30": tmaze(30, 60_000, None),
+    "rooms": in_rooms("mix"),
+    "rooms_explore": in_rooms("explore"),
+    "minatar": Gate(
+        task("gymnax/Breakout-MinAtar", 100_000),
+        measures.returns,
+        (Bar("return", ">=", 10, 20),),
+    ),
+    "cartpole_milli": rewards_times("0.001", "gymnax/CartPole-v1", 50_000, 475, 475),
+    "cartpole_10k": rewards_times("10000", "gymnax/CartPole-v1", 50_000, 475, 475),
+    "feeder_milli": rewards_times("0.001", "feeder_ego", 120_000, 40, 58),
+    "feeder_10k": rewards_times("10000", "feeder_ego", 120_000, 40, 58),
     # Half of the way from the random policy's return to the scripted one's is 13.3, a quarter 6.1.
     "hack": Gate(
         ("--config=configs/hack.py", "--steps=100000"),

@@ -28,7 +28,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from dtc.commands import result_files, result_table
+from dtc.commands import measures, result_files, result_table
 from dtc.commands.arguments import Parser, at_least, new_file
 from dtc.commands.gate_table import GATES, Gate, label_of
 from dtc.commands.measures import Figures
@@ -176,7 +176,10 @@ def run_seed(gate: Gate, workdir: Path, seed: int, flags: tuple[str, ...]) -> Fi
         _start(gate, workdir, seed, flags)
         if gate.command == "train":
             _check_finished(workdir)
-        figures = gate.measure(workdir) | {"wall_minutes": (time.monotonic() - start) / 60}
+        figures = gate.measure(workdir)
+        if gate.command == "train":
+            figures |= measures.sampled(workdir, EPISODES)
+        figures |= {"wall_minutes": (time.monotonic() - start) / 60}
         result.write_text(json.dumps(figures, indent=1) + "\n")
     return json.loads(result.read_text())
 

@@ -8,12 +8,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dtc.commands.episodes import FIRST_EVALUATION
 from dtc.config import settings as config
-from dtc.core.types import Environment, Key, PyTree, Row, TimeStep
+from dtc.core.types import Array, Environment, Key, PyTree, Row, TimeStep
 from dtc.data import ring
 from dtc.envs import catalog, vector
-from dtc.envs import keydoor as rooms
+from dtc.envs import keydoor as locked
+from dtc.envs import rooms as four_rooms
 from dtc.host import saved, writers
+from dtc.training import acting
 
 Figures = dict[str, float]
 
@@ -22,8 +25,13 @@ SOLVED = 0.9  # share of successes among them
 LAST_PART = 0.2  # final share of the run in which watching television is measured
 
 
-def returns(workdir: Path, reach: float | None = None) -> Figures:
-    """The last evaluation, references and minutes; with `reach`, also the steps until `reach`."""
+def returns(workdir: Path, reach: float | None = None, after: int | None = None) -> Figures:
+    """The last evaluation, references and minutes.
+
+    Args:
+      reach: also the steps until this return, steps_to_N.
+      after: also the lowest evaluation after so many environment steps, lowest_after_N.
+    """
     records = list(writers.read_metrics(workdir / writers.METRICS))
     evaluated = [r for r in records if "eval/return" in r]
     last = evaluated[-1]
@@ -32,7 +40,22 @@ def returns(workdir: Path, reach: float | None = None) -> Figures:
     if reach is not None:
         steps = [r["env_steps"] for r in evaluated if r["eval/return"] >= reach]
         figures[f"steps_to_{reach:g}"] = steps[0] if steps else float("inf")
+    if after is not None:
+        late = [r["eval/return"] for r in evaluated if r["env_steps"] > after]
+        figures[f"lowest_after_{writers.short(after)}"] = min(late, default=float("-inf"))
     return figures
+
+
+def sampled(workdir: Path, episodes: int) -> Figures:
+    """The mean return of episodes in which the evaluated policy samples its actions.
+
+    It is that of the newest checkpoint. The greedy policy's is `return`.
+    """
+    cfg = config.on_devices(saved.settings(workdir), 1)
+    run = saved.restore(workdir, cfg)
+    play, index = run.program.block(episodes, "sampled"), jnp.int32(FIRST_EVALUATION)
+    block = play(run.carrier.root, run.carrier.learner, index, jnp.int32(episodes))
+    return {"return_sampled": float(np.asarray(block.returns, np.float64).mean())}
 
 
 def rows_of(workdir: Path) -> Row:
@@ -68,7 +91,7 @@ def deepsea(workdir: Path) -> Figures:
 def keydoor(workdir: Path) -> Figures:
     """Share of the reachable (cell, key, door) states visited by the run and by a random walk."""
     rows = rows_of(workdir)
-    walked = random_walk(rooms.keydoor(), *rows.first.shape)
+    walked = random_walk(locked.keydoor(), *rows.first.shape)
     return returns(workdir) | {
         "states_seen": _states_seen(rows.obs),
         "random_states_seen": _states_seen(walked.obs),
@@ -77,17 +100,40 @@ def keydoor(workdir: Path) -> Figures:
 
 def _states_seen(obs: PyTree) -> float:
     """Share of the reachable states that occur in key-and-door observations."""
-    return float(len(np.unique(rooms.state_id(obs))) / rooms.reachable().sum())
+    return float(len(np.unique(locked.state_id(obs))) / locked.reachable().sum())
+
+
+def rooms(workdir: Path) -> Figures:
+    """Share of the cells of the four rooms visited by the run and by a random walk as long."""
+    rows = rows_of(workdir)
+    walked = random_walk(four_rooms.rooms(), *rows.first.shape)
+    seen, by_chance = _cells_seen(rows.obs), _cells_seen(walked.obs)
+    return returns(workdir) | {
+        "coverage": seen,
+        "random_coverage": by_chance,
+        "coverage_ratio": seen / by_chance,
+    }
+
+
+def _cells_seen(obs: PyTree) -> float:
+    """Share of all cells in which observations of the four rooms lie; all can be reached."""
+    row, column = four_rooms.cell(obs)
+    return len(np.unique(row * four_rooms.CELLS + column)) / four_rooms.CELLS**2
 
 
 def random_walk(env: Environment, calls: int, num_envs: int) -> TimeStep:
     """The TimeSteps [calls, N, ...] of `num_envs` environments under uniform actions."""
     root = jax.random.key(0)
-    num_actions = env.spec.action.num_classes or 1
+    action = env.spec.action
+
+    def draw(key: Key) -> Array:
+        if action.num_classes is not None:
+            return jax.random.randint(key, (num_envs,), 0, action.num_classes)
+        shape = (num_envs, *action.shape)
+        return acting.env_action(jax.random.uniform(key, shape, minval=-1.0), env)
 
     def step(state: vector.VectorState, key: Key) -> tuple[vector.VectorState, TimeStep]:
-        action = jax.random.randint(key, (num_envs,), 0, num_actions)
-        return vector.step(root, state, action, env)
+        return vector.step(root, state, draw(key), env)
 
     start, _ = vector.reset(root, jnp.arange(num_envs), env)
     walk = jax.jit(lambda keys: jax.lax.scan(step, start, keys)[1])
