@@ -113,7 +113,7 @@ def picture(seen: Mapping[str, np.ndarray]) -> np.ndarray:
         image[(np.abs(along) < 0.015) & ~is_door] = wall
     at_x, at_y = np.asarray(seen["position"], np.float64)
     image[(x - at_x) ** 2 + (y - at_y) ** 2 < 0.04**2] = point
-    return np.uint8(np.round(255 * image))
+    return np.round(255 * image).astype(np.uint8)
 
 
 def _rgb(color: str) -> np.ndarray:
