@@ -55,7 +55,7 @@ def adapt(env_id: str) -> Environment:
         fields = _leaves(game.observation_spec)
         mask, sizes = fields.pop(MASK, None), _sizes(game.action_spec)
         if tuple(game.reward_spec.shape) or (mask and tuple(mask.shape) != sizes):
-            raise ConfigError(spaces.refusal(game.action_spec.shape))
+            raise ConfigError(_refusal(game.action_spec))
         parts = {name: _part(field) for name, field in fields.items()}
         max_steps = getattr(game, "time_limit", None) or MAX_STEPS
 
@@ -95,8 +95,16 @@ def _sizes(spec: Any) -> tuple[int, ...]:
     """How many values each choice has; () if the action is no choice."""
     found = tuple(np.asarray(getattr(spec, "num_values", ())).reshape(-1).tolist())
     if not found or spaces.num_joint(found) > MAX_ACTIONS:
-        raise ConfigError(spaces.refusal(spec.shape))
+        raise ConfigError(_refusal(spec))
     return found
+
+
+def _refusal(spec: Any) -> str:
+    """What is wrong with the actions of such a game."""
+    return (
+        f"it has several players, or more than {MAX_ACTIONS:,} joint actions (of shape "
+        f"{list(spec.shape)}). Use another environment."
+    )
 
 
 def _part(spec: Any) -> Part:
