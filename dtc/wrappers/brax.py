@@ -29,22 +29,24 @@ class BraxStyle(Env):
         """The state of a new episode."""
         run_key, key = jax.random.split(_typed(rng))
         state, shown = self.env.reset(key, self.env.params)
-        return self._state(state, shown, jax.random.key_data(run_key), {})
+        return self._state(state, shown, jax.random.key_data(run_key), {}, {})
 
     def step(self, state: State, action: Array) -> State:
         """The next state. It goes on beyond the end of an episode."""
         run_key, key = jax.random.split(jax.random.wrap_key_data(state.info["dtc_key"]))
         inner, mask = state.pipeline_state
         stepped, shown = self.env.step(key, inner, self._action(action, mask), self.env.params)
-        return self._state(stepped, shown, jax.random.key_data(run_key), state.info)
+        run_data = jax.random.key_data(run_key)
+        return self._state(stepped, shown, run_data, state.info, state.metrics)
 
-    def _state(self, inner: Any, shown: TimeStep, key: Array, info: dict) -> State:
+    def _state(self, inner: Any, shown: TimeStep, key: Array, info: dict, metrics: dict) -> State:
+        """`info` and `metrics` are those of the state before, to which brax's wrappers add."""
         leaves = self.env.spec.encode(shown.obs).values()
         obs = jnp.concatenate([x.astype(jnp.float32).reshape(-1) for x in leaves])
         done = shown.terminated.astype(jnp.float32)
-        metrics = dict(shown.info)
         held = inner, shown.action_mask
-        return State(held, obs, shown.reward, done, metrics, {**info, "dtc_key": key})
+        told = {**metrics, **shown.info}
+        return State(held, obs, shown.reward, done, told, {**info, "dtc_key": key})
 
     def _action(self, action: Array, mask: Array | None) -> Array:
         spec = self.env.spec.action

@@ -50,6 +50,38 @@ def test_braxs_wrappers_and_unroll_run_an_environment():
     assert ends.tolist() == [3, 7], "the limit of the chain, by brax's wrapper"
 
 
+def replicated(tree, devices):
+    """What jax.device_put_replicated gave, which brax 0.14 calls and newer versions of JAX lack."""
+    return jax.tree.map(lambda x: jnp.stack([x] * len(devices)), tree)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_braxs_own_ppo_trains_on_an_environment(monkeypatch):
+    needed("brax")
+    from brax.training.agents.ppo import train as ppo
+
+    from dtc.wrappers.brax import to_brax
+
+    monkeypatch.setattr(jax, "device_put_replicated", replicated, raising=False)
+    env, told = to_brax(catalog.make("chain", length=4)), []
+    sizes = {"num_envs": 8, "batch_size": 8, "num_minibatches": 2, "unroll_length": 4}
+    with jax.numpy_rank_promotion("allow"):
+        ppo.train(
+            env,
+            num_timesteps=256,
+            episode_length=env.max_steps,
+            num_updates_per_batch=1,
+            num_evals=2,
+            num_eval_envs=8,
+            max_devices_per_host=1,
+            progress_fn=lambda steps, metrics: told.append((steps, metrics)),
+            **sizes,
+        )
+    assert told[-1][0] >= 256
+    assert told[-1][1]["eval/episode_reward"] == 4, "each step of the chain is worth 1"
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_actions_of_brax_are_stretched_over_the_box():
     needed("brax")
