@@ -12,7 +12,7 @@ from typing import Any
 from dtc.config.errors import ConfigError
 from dtc.config.own import split
 from dtc.core.types import Environment
-from dtc.envs import deepsea, names, own, tmaze
+from dtc.envs import deepsea, names, own, rules, tmaze
 from dtc.envs.adapters import (
     brax,
     craftax,
@@ -98,5 +98,9 @@ def _scaled(factor: float, base: str) -> Maker:
 
 
 def make(name: str, **settings: Any) -> Environment:
-    """The environment called `name`, made with the arguments `settings`."""
-    return find(name)(**settings)
+    """The environment called `name`, made with the arguments `settings`.
+
+    Raises:
+      ConfigError: it is of a form that no algorithm can read; see rules.py.
+    """
+    return rules.check(name, find(name)(**settings))
