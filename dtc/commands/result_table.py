@@ -35,7 +35,10 @@ def rewrite(page: Path, results: Sequence[Result]) -> None:
 
 
 def markdown(results: Sequence[Result], has_controls: bool = False) -> str:
-    """The table, a row for each bar and, if asked, each of its controls; a legend and notes."""
+    """The table, a row for each bar; a legend and notes.
+
+    With controls it has a row for each of them, and the gates that were not measured.
+    """
     if not has_controls:
         results = [result for result in results if result.variant == "ours"]
     last = max(result.seed for result in results)
@@ -44,6 +47,8 @@ def markdown(results: Sequence[Result], has_controls: bool = False) -> str:
     rows, notes = [], []
     for name, gate in GATES.items():
         of_gate = [result for result in results if result.gate == name]
+        if not of_gate and not has_controls:
+            continue
         rows += list(_rows(name, gate, of_gate))
         notes += list(_notes(name, of_gate))
     widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 from dtc.configs import base
 
-from dtc.commands import calibration, gate_table, gates, measures
+from dtc.commands import calibration, episodes, gate_table, gates, measures
 from dtc.commands.gate_table import Bar, Gate
 from dtc.config import settings as config
 from dtc.data import ring
+from dtc.envs import catalog, names
 from dtc.host import recorded, writers
 from tests.docs.pages import ROOT
 from tests.programs import program_on
@@ -125,21 +126,28 @@ def trains_to(env_steps, workdir, commands):
     return train
 
 
-def test_an_interrupted_run_may_be_resumed(tmp_path, monkeypatch):
+@pytest.fixture
+def sampling(monkeypatch):
+    """Sampled episodes that nobody plays."""
+    monkeypatch.setattr(measures, "sampled", lambda workdir, num: {"return_sampled": num / 100})
+
+
+def test_an_interrupted_run_may_be_resumed(tmp_path, monkeypatch, sampling):
     commands = []
     gate = Gate(gate_table.task("bandit", 10), lambda workdir: {"return": 1.0}, ())
     (tmp_path / "new").mkdir()
     (tmp_path / "old" / "checkpoints" / "100").mkdir(parents=True)
     for name in ("new", "old"):
         monkeypatch.setattr(gates.subprocess, "run", trains_to(10, tmp_path / name, commands))
-        gates.run_seed(gate, tmp_path / name, 3, ("--more=1",))
+        measured = gates.run_seed(gate, tmp_path / name, 3, ("--more=1",))
+        assert (measured["return"], measured["return_sampled"]) == (1.0, gates.EPISODES / 100)
     for command in commands:
         assert command[:4] == [sys.executable, "-m", "dtc.commands", "train"]
         assert "--auto_resume" in command
     assert all("--seed=3" in command and "--more=1" in command for command in commands)
 
 
-def test_a_run_that_was_stopped_early_has_no_result(tmp_path, monkeypatch):
+def test_a_run_that_was_stopped_early_has_no_result(tmp_path, monkeypatch, sampling):
     monkeypatch.setattr(gates.subprocess, "run", trains_to(9, tmp_path, []))
     gate = Gate(gate_table.task("bandit", 10), lambda workdir: {"return": 1.0}, ())
     with pytest.raises(SystemExit, match="stopped after 9 of 10 environment steps"):
@@ -169,6 +177,9 @@ def test_returns_are_the_last_evaluation(tmp_path):
     assert (measured["return"], measured["random"], measured["minutes"]) == (5.0, 2.0, 2.0)
     assert measured["steps_to_8"] == 10
     assert measures.returns(tmp_path, reach=10)["steps_to_10"] == float("inf")
+    lowest = {-1: 1.0, 0: 5.0, 20: -float("inf")}  # the evaluation at step 0 is not after it
+    for after, value in lowest.items():
+        assert measures.returns(tmp_path, after=after)[f"lowest_after_{after}"] == value
 
 
 def test_deepsea_counts_training_episodes_in_the_order_they_end(tmp_path, monkeypatch):
@@ -182,6 +193,71 @@ def test_deepsea_counts_training_episodes_in_the_order_they_end(tmp_path, monkey
     assert measured["episodes"] == 300 and measured["last_100"] == 1.0
     assert measured["first_success"] == 81  # episodes 1 to 80 end in the first 40 calls
     assert won_TN.ravel()[: int(measured["solved_after"])][-100:].mean() == 0.9
+
+
+def test_the_coverage_of_the_rooms_is_that_of_the_rows_and_of_a_walk_as_long(tmp_path, monkeypatch):
+    position = np.stack(np.meshgrid(*2 * [np.linspace(-0.99, 0.99, 64)]), -1)
+    everywhere = SimpleNamespace(obs={"position": position}, first=np.zeros((64, 8), bool))
+    monkeypatch.setattr(measures, "rows_of", lambda workdir: everywhere)
+    monkeypatch.setattr(measures, "returns", lambda workdir: {})
+    measured = measures.rooms(tmp_path)
+    assert measured["coverage"] == 1.0
+    assert 1 / 256 < measured["random_coverage"] < 0.1
+    assert measured["coverage_ratio"] == pytest.approx(1 / measured["random_coverage"])
+
+
+def test_a_random_walk_uses_the_whole_box():
+    env = catalog.make("gymnax/Pendulum-v1")  # whose box is [-2, 2]
+    used = []
+
+    def step(key, state, action, params):
+        jax.debug.callback(used.append, action)
+        return env.step(key, state, action, params)
+
+    measures.random_walk(env._replace(step=step), 40, 8)
+    jax.effects_barrier()
+    assert -2 <= np.min(used) < -1.9 and 1.9 < np.max(used) <= 2
+
+
+def test_sampled_returns_are_those_of_the_policy_that_samples(tmp_path, monkeypatch):
+    asked = []
+
+    def block(size, kind):
+        def play(root, learner, index, num):
+            asked.append((kind, size, int(num), int(index)))
+            return SimpleNamespace(returns=jnp.arange(size))
+
+        return play
+
+    carrier = SimpleNamespace(root=None, learner=None)
+    run = SimpleNamespace(program=SimpleNamespace(block=block), carrier=carrier)
+    cfg = config.from_dict(base.get_config())
+    monkeypatch.setattr(measures.saved, "settings", lambda workdir: cfg)
+    monkeypatch.setattr(measures.saved, "restore", lambda workdir, cfg: run)
+    assert measures.sampled(tmp_path, 5) == {"return_sampled": 2.0}
+    assert asked == [("sampled", 5, 5, episodes.FIRST_EVALUATION)]
+
+
+@pytest.mark.parametrize("name", gates.GATES)
+def test_a_gate_names_an_environment_that_there_is(name):
+    prefix = "--config.env.name="
+    flags = [flag for flag in gates.GATES[name].flags if flag.startswith(prefix)]
+    for flag in flags:
+        assert names.full(flag.removeprefix(prefix)) == flag.removeprefix(prefix)
+    assert flags or "--config=configs/" in gates.GATES[name].flags[0]
+
+
+@pytest.mark.parametrize("task", ["cartpole", "feeder"])
+@pytest.mark.parametrize(("suffix", "factor"), [("milli", 1e-3), ("10k", 1e4)])
+def test_gates_of_other_units_ask_for_the_same_policy(task, suffix, factor):
+    plain, scaled = gates.GATES[task], gates.GATES[f"{task}_{suffix}"]
+    [bar], returns = scaled.bars, plain.bars[0]
+    assert bar.must == pytest.approx(factor * returns.must)
+    assert bar.goal == pytest.approx(factor * returns.goal)
+    assert scaled.flags[1:] == plain.flags[1:]
+    _, _, base_name = plain.flags[0].partition("=")
+    scale, name = names.factor_and_base(scaled.flags[0].partition("=scaled/")[2])
+    assert (scale, name) == (factor, base_name)
 
 
 def test_spearman_and_auroc_equal_their_definitions():

@@ -195,6 +195,13 @@ def test_the_table_has_a_row_for_each_bar_and_each_control(walk, codes, note):
     assert text == TABLE.replace("NOTE", note)
 
 
+def test_gates_without_results_are_in_the_table_with_controls_alone(walk, monkeypatch):
+    monkeypatch.setattr(result_table, "GATES", {"walk": WALK, "run": WALK})
+    shown = [result_table.markdown([result(**{"return": 7})], full) for full in (False, True)]
+    assert ["run, 60k" in text for text in shown] == [False, True]
+    assert "not measured" in shown[1]
+
+
 def test_numbers_read_as_people_write_them():
     shown = [(None, ""), (0.969, "%"), (20900, "k"), (10.1, "x"), (-1190.4, ""), (999.9, "")]
     assert [result_table.number(*x) for x in shown] == [
