@@ -15,6 +15,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+from jax._src import distributed, xla_bridge  # JAX has no public way to tell Gloo an address
+from jax._src.lib import _jax
+from jax.extend import backend
 
 from dtc.config import settings as config
 from dtc.config.settings import Config, ConfigError, did_you_mean
@@ -72,6 +75,8 @@ PATIENCE = (
 # Seconds without a heartbeat after which JAX gives up a process; peers.py is faster where it knows
 # the processes. At the end of a run all of them wait while process 0 draws figures.
 SILENCE = 60
+
+LOOPBACK = ("127.", "localhost:")  # how the coordinator begins where all processes share a machine
 
 
 class Devices(NamedTuple):
@@ -251,6 +256,22 @@ def _simulate(num: int, processes: Processes) -> None:
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", num // processes.num)
     _connect(processes, is_pod=False)
+    if processes.coordinator.startswith(LOOPBACK):
+        gloo_listens_at(processes.coordinator.rpartition(":")[0])
+
+
+def gloo_listens_at(host: str) -> None:
+    """Makes Gloo, which carries the CPU's collectives, listen at this address of the machine.
+
+    By itself it listens at the address of the machine's name, which other machines may reach.
+    """
+
+    def make_client() -> Any:
+        client = distributed.global_state.client
+        gloo = _jax.make_gloo_tcp_collectives(distributed_client=client, hostname=host)
+        return xla_bridge.make_cpu_client(collectives=gloo)
+
+    backend.register_backend_factory("cpu", make_client, fail_quietly=False)
 
 
 def _accelerator_message(cfg: Config, accelerators: list[Any]) -> str:

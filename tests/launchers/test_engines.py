@@ -24,7 +24,6 @@ SMALL = [
     "--updates=3",
 ]
 ENGINES = {
-    "local": ["--processes=2"],
     "tpu_vm": ["--zone=z", "--create"],
     "tpu_queue": ["--zone=z"],
     "gke": ["--image=i"],
@@ -54,7 +53,7 @@ def fake(tmp_path):
 @pytest.mark.multiprocess
 @pytest.mark.parametrize("engine", ENGINES)
 def test_an_engine_trains_three_updates_together(engine, tmp_path, fake):
-    there = [] if engine == "local" else [f"--port={free_port()}", f"--python={sys.executable}"]
+    there = [f"--port={free_port()}", f"--python={sys.executable}"]
     command = [sys.executable, "-m", "dtc.commands", "launch", engine, *ENGINES[engine], *there]
     workdir = tmp_path / "run"
     done = subprocess.run(
