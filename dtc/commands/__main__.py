@@ -3,9 +3,11 @@
 import contextlib
 import difflib
 import importlib
+import os
 import select
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import dtc
 from dtc.host import chatter, garbage, logs
@@ -24,6 +26,9 @@ COMMANDS = {
     "gates": "Runs the gates: tasks that the agent must learn within a budget.",
     "calibration": "Measures how well novelty ranks the errors of the model.",
 }
+
+# Of them, those that compile or run programs and have no log of a run for what libraries print.
+FILTERED = ("evaluate", "fit", "speed", "bench", "calibration")
 
 
 CLOSED = 141  # exit status of a program that writes to a pipe which nobody reads
@@ -74,7 +79,14 @@ def main(argv: Sequence[str]) -> int:
     if name not in COMMANDS:
         print(refusal(name), file=sys.stderr)
         return 2
+    if name in FILTERED:
+        logs.divert(cache(), 0)
     return importlib.import_module(f"dtc.commands.{name}").main(rest)
+
+
+def cache() -> Path:
+    """The folder that keeps what the commands may make again, and `logs` of their libraries."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dtc"
 
 
 def usage() -> str:

@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import os
 import signal
 import subprocess
 import sys
@@ -45,6 +46,33 @@ def test_a_signal_after_the_command_changes_neither_its_status_nor_its_output(nu
         run.send_signal(number)
         said = run.stderr.read()
     assert (run.returncode, said.count(b"\n")) == (2, 1), said
+
+
+NOISY = """
+import os, sys, types
+from dtc.commands import __main__ as console
+
+def main(argv):
+    os.write(2, b"E0000 00:00:1795376568.8    2596 common_lib.cc:860] no TPU\\n")
+    os.write(2, b"F1122 19:33:23.1 42 x.cc:1] last words\\n")
+    print("figures")
+    return 3
+
+command = types.SimpleNamespace(main=main)
+console.importlib = types.SimpleNamespace(import_module=lambda name: command)
+sys.exit(console.script(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("name", console.FILTERED)
+def test_what_libraries_say_of_themselves_goes_to_a_file(name, tmp_path):
+    (tmp_path / "dtc").mkdir()
+    env = os.environ | {"XDG_CACHE_HOME": str(tmp_path)}
+    command = [sys.executable, "-c", NOISY, name]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (3, "figures\n")
+    assert "last words" in done.stderr and "no TPU" not in done.stderr
+    assert "no TPU" in (tmp_path / "dtc/logs/process-0.txt").read_text()
 
 
 def test_help_has_one_line_per_command(capsys):
