@@ -56,13 +56,13 @@ def tmaze(length: int, steps: int, must: float | None) -> Gate:
     return Gate(task(f"tmaze/{length}", steps), measures.returns, (bar,))
 
 
-def in_rooms(mode: str) -> Gate:
+def in_rooms(mode: str, control: str) -> Gate:
     """Sparse continuous control in four rooms."""
     bars = (
         Bar("return", ">=", 0.8, 0.9, "episodes at the goal", "%"),
         Bar("coverage_ratio", ">=", 3, 4, "cells seen, times random's", "x"),
     )
-    return Gate(task("rooms", 60_000, mode), measures.rooms, bars)
+    return Gate(task("rooms", 60_000, mode), measures.rooms, bars, (control,))
 
 
 def rewards_times(factor: str, env: str, steps: int, must: float, goal: float) -> Gate:
@@ -173,8 +173,8 @@ GATES = {
     "tmaze5": tmaze(5, 20_000, 0.95),
     "tmaze10": tmaze(10, 40_000, 0.95),
     "tmaze30": tmaze(30, 60_000, None),
-    "rooms": in_rooms("mix"),
-    "rooms_explore": in_rooms("explore"),
+    "rooms": in_rooms("mix", NO_MEMBERS),
+    "rooms_explore": in_rooms("explore", RANDOM_NETWORK),
     "minatar": Gate(
         task("gymnax/Breakout-MinAtar", 100_000),
         measures.returns,
