@@ -453,8 +453,8 @@ MUTANTS = (
     Mutant(
         "boredom_takes_from_the_task",
         "dtc/behaviour/targets.py",
-        'name == "intrinsic" and not policy.is_relative',
-        'name == "extrinsic"',
+        "1.0 - boredom if kind.fades else 1.0",
+        "1.0 if kind.fades else 1.0 - boredom",
         "test_boredom_scales_only_the_intrinsic_advantage",
     ),
     Mutant(

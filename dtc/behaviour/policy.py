@@ -21,6 +21,7 @@ class Reward:
     weight: float
     discount: float
     floor: float  # smallest return range that divides the advantage
+    fades: bool = False  # boredom takes from its weight
 
 
 @dataclass(frozen=True)
@@ -38,12 +39,12 @@ def policies(cfg: BehaviourConfig) -> tuple[Policy, ...]:
     """The policies of `cfg.mode`, the acting one first."""
     extrinsic = Reward("extrinsic", 1.0, cfg.discount, EXTRINSIC_FLOOR)
     intrinsic = Reward(
-        "intrinsic", cfg.intrinsic_weight, cfg.intrinsic_discount, cfg.intrinsic_floor
+        "intrinsic", cfg.intrinsic_weight, cfg.intrinsic_discount, cfg.intrinsic_floor, fades=True
     )
     if cfg.mode == "mix":
         return (Policy("task", (extrinsic, intrinsic), cfg.entropy),)
     task = Policy("task", (extrinsic,), cfg.entropy)
-    alone = replace(intrinsic, weight=1.0)
+    alone = replace(intrinsic, weight=1.0, fades=False)  # a common factor would cancel
     explore = Policy("explore", (alone,), cfg.explore_entropy, is_relative=True)
     return (task,) if cfg.mode == "task" else (explore, task)
 

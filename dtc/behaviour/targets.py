@@ -73,20 +73,17 @@ def targets(
 ) -> Judged:
     """Returns, advantages and weights of dreams.
 
-    DreamerV3 neither centres advantages (`behaviour.centre`) nor leaves steps out of its
-    percentiles (`behaviour.count_ended`).
-
     A = sum over kinds of reward of w (R - v - mean(R - v)) / max(floor, S), with the slow range S
-    between the global percentiles of R; w of the intrinsic kind includes 1 - boredom where there
-    are other kinds (alone, a factor would cancel: see `next_entropy_weight`). Subtracting the mean
-    over all devices removes the lag of the critic common to all states.
+    between the global percentiles of R; w of a kind that fades includes 1 - boredom. Subtracting
+    the mean over all devices removes the lag of the critic common to all states (`cfg.centre`).
 
     Intrinsic returns continue after the end of an episode (Burda et al. 2019, section 2.3): a
     terminal state has the value of a familiar one, the slow low percentile of R. With value 0 an
     explorer would avoid terminal states.
 
-    Percentiles and metrics use only steps with survival probability above 0.5. The model has no
-    data beyond: novelty stays high there, and a goal's reward could be counted repeatedly.
+    Percentiles and metrics use only steps with survival probability above 0.5, percentiles all with
+    `cfg.count_ended`. The model has no data beyond: novelty stays high there, and a goal's reward
+    could be counted repeatedly.
 
     Args:
       horizon: [] int32 steps that were dreamed.
@@ -112,9 +109,8 @@ def targets(
     for kind in policy.rewards:
         name = kind.name
         new, mean_delta, found = followed[name]
-        lag = mean_delta if cfg.centre else jnp.zeros_like(mean_delta)
-        fades = name == "intrinsic" and not policy.is_relative
-        weight = kind.weight * (1.0 - boredom if fades else 1.0)
+        lag = mean_delta if cfg.centre else 0.0
+        weight = kind.weight * (1.0 - boredom if kind.fades else 1.0)
         scale = jnp.maximum(kind.floor, new.high - new.low)
         parts[name] = jnp.where(valid_Hn, weight * (delta[name] - lag) / scale, 0.0)
         sizes = {"return_scale": scale, "return_p05": found.low, "return_p95": found.high}

@@ -54,7 +54,9 @@ def norms(tree) -> dict[str, float]:
 
 def is_said(name: str, metrics) -> bool:
     """Whether a metric is more than rounding; the share of an advantage of 0 is not."""
-    return not name.endswith("_share") or float(metrics[name.removesuffix("_share")]) > ATOL
+    return (
+        not name.endswith("advantage_share") or float(metrics[name.removesuffix("_share")]) > ATOL
+    )
 
 
 def golden_run(mode: str) -> dict[str, dict[str, float]]:
