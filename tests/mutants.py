@@ -475,7 +475,7 @@ MUTANTS = (
     Mutant(
         "boredom_does_not_see_what_is_novel",
         "dtc/curiosity/drive.py",
-        "is_still & (novel_share < cfg.novel_share)",
+        "is_still & (novel_share <= cfg.novel_share)",
         "is_still",
         "test_nothing_is_boring_while_much_is_novel",
         "tests/curiosity/test_drive.py",

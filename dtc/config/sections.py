@@ -181,7 +181,7 @@ class CuriosityConfig:
         0.1, NATURAL, help="smallest competence or surprise that counts as a change of novelty"
     )
     novel_share: float = setting(
-        0.1, SHARE, help="boredom falls while at least this share of new data is novel"
+        0.1, SHARE, help="boredom falls while more than this share of the new data is novel"
     )
     warmup: int = setting(
         200, NATURAL, unit="updates", help="boredom stays constant for this many initial updates"

@@ -73,7 +73,7 @@ def update(
     size = jnp.where(slow == 0, 1, jnp.abs(slow))
     progress, error = (slow - fast) / size, standard_error(spread, cfg) / size
     is_still = jnp.abs(progress) <= jnp.maximum(cfg.threshold, ERRORS * error)
-    is_boring = is_still & (novel_share < cfg.novel_share)
+    is_boring = is_still & (novel_share <= cfg.novel_share)
     drift = jnp.where(is_boring, cfg.boredom_up, -cfg.boredom_down).astype(dtype)
     boredom = jnp.clip(state.boredom + jnp.where(t > cfg.warmup, drift, 0), 0, 1)
     hysteresis = min(HYSTERESIS, 0.5 / num_buckets)

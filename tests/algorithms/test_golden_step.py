@@ -36,6 +36,7 @@ SETTINGS = SIZES | {
     "precision__param": "float64",
     # Boredom rises from the third update on, and the horizon falls before the last one.
     "curiosity__threshold": 10.0,
+    "curiosity__novel_share": 1.0,
     "curiosity__warmup": 2,
     "curiosity__boredom_up": 0.4,
 }
