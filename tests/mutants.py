@@ -370,7 +370,7 @@ MUTANTS = (
     Mutant(
         "advantage_is_not_centred",
         "dtc/behaviour/targets.py",
-        "weight * (delta[name] - mean_delta) / scale",
+        "weight * (delta[name] - lag) / scale",
         "weight * delta[name] / scale",
         "test_a_return_above_the_critic_that_all_actions_share_does_not_train_the_actor",
     ),
@@ -490,8 +490,8 @@ MUTANTS = (
     Mutant(
         "entropy_follows_another_policy_s_advantage",
         f"{AGENT}/learn.py",
-        'scalars[f"{p.name}/advantage"],\n            draws',
-        'scalars[f"{agent.task.name}/advantage"],\n            draws',
+        'scalars[f"{p.name}/advantage"],\n            learner',
+        'scalars[f"{agent.task.name}/advantage"],\n            learner',
         "test_the_entropy_weight_follows_the_advantage_of_its_own_reward_free_policy",
     ),
     # After the gradients

@@ -630,7 +630,7 @@ def lesson_equations(s: Scene, name: str):
             unit = (1 - kind.discount) / state.fast if policy.is_relative else 1
             reward = np.asarray(dreamed.novelty, np.float64) * unit
             reward = reward + kind.discount * (1 - cont) * old.low
-            kind_weight = kind_weight * (1 - state.boredom)
+            kind_weight = kind_weight * (1 if policy.is_relative else 1 - state.boredom)
         values = np.asarray(dreamed.value[kind.name], np.float64)
         ret, later = np.zeros(cont.shape), values[-1]
         for t in reversed(range(H)):
@@ -913,7 +913,7 @@ def test_slow_critics_and_the_average_follow_the_updated_parameters():
 def test_the_entropy_weight_follows_the_advantage_of_its_own_reward_free_policy():
     s, after = explorer(), updated()[0].learner.entropy
     cfg, old = s.agent.behaviour, s.learner.entropy
-    wanted = cfg.explore_entropy * 0.4
+    wanted = cfg.explore_entropy * 0.4 / (1 - s.learner.curiosity.boredom)
     expected = ema_from_start(old["explore"], wanted, targets.ENTROPY_RATE, UPDATE + 1)
     np.testing.assert_allclose(after["explore"], expected, rtol=1e-6)
     assert after["task"] == old["task"]

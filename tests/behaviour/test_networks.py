@@ -36,7 +36,9 @@ def normal(*shape):
 def test_slow_critics_hold_all_but_the_actor_and_follow_at_their_rate():
     new = jax.jit(lambda *x: networks.update_slow(*x, CFG))(SLOW, PARAMS)
     assert set(new) == set(PARAMS) - {"actor"}
-    moved = jax.tree.map(lambda s, p: 0.98 * s + 0.02 * p, SLOW, networks.slow_part(PARAMS))
+    rate = CFG.slow_rate
+    new_part = networks.slow_part(PARAMS)
+    moved = jax.tree.map(lambda s, p: (1 - rate) * s + rate * p, SLOW, new_part)
     assert_close(new, moved)
 
 

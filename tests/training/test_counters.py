@@ -30,7 +30,9 @@ BOUNDS = {
 }
 # Floats of networks and their optimisers, and those that measure.
 TENSORS = r"learner/((params|slow|average|opt)/.+|policy.*|members.*)"
-MEASURES = r"learner/((ranges|entropy|normalizer)(/.+)?|curiosity/(fast|slow|boredom)|unit)"
+MEASURES = (
+    r"learner/((ranges|entropy|normalizer)(/.+)?|curiosity/(fast|slow|spread|peak|boredom)|unit)"
+)
 
 EACH = pytest.mark.parametrize(
     "guest", [pytest.param(g, marks=[pytest.mark.slow] * (g in CURIOUS)) for g in GUESTS]
