@@ -203,7 +203,8 @@ def test_games_of_several_players_or_too_many_actions_are_refused(name):
 
 
 RUNS = [(guest, package) for guest in ("ppo", "mix") for package in EXAMPLES]
-SHORT = [("ppo", package) for package in ("gymnax", "jumanji", "navix", "xminigrid")]
+SHORT = [("ppo", package) for package in ("gymnax", "jumanji", "brax", "navix", "xminigrid")]
+SHORT += [("mix", package) for package in ("gymnax", "jumanji", "brax")]
 
 
 @pytest.mark.slow
