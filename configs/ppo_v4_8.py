@@ -2,8 +2,8 @@
 
     python launch/main.py --config=configs/ppo_v4_8.py --workdir=DIR
 
-Estimate (dtc speed, b9f8460, 2026-11-22; roofline to compiler cycles): 4.41 to 38.0 ms an
-iteration, 13.8M to 119M env_steps/s; 0.2 of 30.75 GiB a device.
+Estimate (dtc speed, fcada94, 2026-11-24; roofline to compiler cycles): 4.41 to 37.8 ms an
+iteration, 13.9M to 119M env_steps/s; 0.2 of 30.75 GiB a device.
 """
 
 import ml_collections
