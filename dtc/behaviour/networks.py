@@ -64,13 +64,15 @@ class Behaviour(nn.Module):
         }
 
     def summarise(self, feature: Feature) -> tuple[Array, Array | None]:
-        """(input of actor and critics: feature, its pool, the grid's readout; salience weights)."""
-        parts, weights = [feature.deter, flat_stoch(feature.stoch)], None
+        """(input of actor and critics: feature or readout of the grid, pool; salience weights)."""
+        if self.cells is None:
+            parts = [feature.deter, flat_stoch(feature.stoch)]
+        else:
+            parts = [self.readout(feature)[0]]
+        weights = None
         if self.cfg.pool_units:
             pooled, weights = self.salience(feature.deter, feature.stoch)
             parts.append(pooled)
-        if self.cells is not None:
-            parts.append(self.readout(feature))
         return jnp.concatenate(parts, -1), weights
 
     def act(self, feature: Feature) -> Array:

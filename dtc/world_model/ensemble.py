@@ -48,7 +48,7 @@ class Member(nn.Module):
 
     def __call__(self, deter: Array, stoch: Array, action: Array) -> Array:
         embedded = self.core.embed_action(action)
-        return self.prior(self.core(deter, flat_stoch(stoch), embedded))
+        return self.prior(self.core(deter, flat_stoch(stoch), embedded), stoch)
 
 
 class Transitions(NamedTuple):

@@ -32,6 +32,7 @@ class Cells(NamedTuple):
     height: int
     width: int
     units: int  # recurrent units of a cell
+    entries: int = 0  # of the vectors, each with a latent group of its own, after those of cells
 
     @property
     def num(self) -> int:
@@ -49,6 +50,10 @@ class Cells(NamedTuple):
         codes, rest = feature.stoch[..., : self.groups, :], feature.stoch[..., self.groups :, :]
         codes = codes.reshape(*codes.shape[:-2], self.num, -1)
         return cells, codes, state, flat_stoch(rest)
+
+    def of_entries(self, feature: Feature) -> Array:
+        """[..., entries, C] codes of the vectors' entries."""
+        return feature.stoch[..., self.groups : self.groups + self.entries, :]
 
     def split_deter(self, deter: Array) -> tuple[Array, Array]:
         """(c [..., cells, units], g [..., G]) of h."""

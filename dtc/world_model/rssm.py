@@ -88,13 +88,14 @@ class Core(nn.Module):
 
 
 class Prior(nn.Module):
-    """h [..., D] -> log p(z | h) [..., S, C], unimix applied."""
+    """h_t [..., D] -> log p(z_t | h_t) [..., S, C], unimix applied; it does not read z_{t-1}."""
 
     cfg: RSSMConfig
     precision: Precision
 
     @nn.compact
-    def __call__(self, deter: Array) -> Array:
+    def __call__(self, deter: Array, before: Array) -> Array:
+        del before
         c = self.cfg
         x = MLP(c.prior_layers, c.hidden, self.precision)(deter)
         x = Dense(c.groups * c.classes, self.precision, logits=True)(x)
@@ -170,11 +171,11 @@ class Trunk(nn.Module):
     def imagine_step(self, deter: Array, stoch: Array, action: Array) -> tuple[Array, Array]:
         """(h_t, z_t, a_t) -> (h_{t+1}, log p(z_{t+1}))."""
         deter = self.core(deter, stoch, self.core.embed_action(action))
-        return deter, self.prior(deter)
+        return deter, self.prior(deter, split_classes(stoch, self.cfg.classes))
 
-    def log_prior(self, deter: Array) -> Array:
-        """log p(z_t | h_t)."""
-        return self.prior(deter)
+    def log_prior(self, deter: Array, before: Array) -> Array:
+        """log p(z_t | h_t) [..., S, C], given z_{t-1} [..., S, C] as well."""
+        return self.prior(deter, before)
 
     def heads(self, feature: Feature) -> tuple[Array, Array, Array | None]:
         """Logits of reward [..., bins], continue [...] and action mask [..., A] or None."""
@@ -195,7 +196,7 @@ class Trunk(nn.Module):
         tokens, embedded = self.embed(obs, action)
         deter = jnp.zeros((*action.shape[:-1], self.cfg.deter), self.precision.compute)
         deter, _ = self.observe_step(deter, stoch, embedded, tokens)
-        self.prior(deter)
+        self.prior(deter, split_classes(stoch, self.cfg.classes))
         compute = self.precision.compute
         feature = Feature(
             deter.astype(compute), split_classes(stoch, self.cfg.classes).astype(compute)
@@ -346,7 +347,9 @@ def observe(
     )
     stoch, ids = split_classes(stoch, cfg.classes), rearrange(ids, "t s b -> t b s")
     log_post = rearrange(log_post, "t s c b -> t b s c")
-    log_prior = trunk.apply({"params": params}, deter, method="log_prior")
+    before = jnp.concatenate([split_classes(carry[1], cfg.classes)[None], stoch[:-1]])
+    before = jnp.where(keep_TB1[..., None], before, 0.0)
+    log_prior = trunk.apply({"params": params}, deter, before, method="log_prior")
     dims = chex.Dimensions(D=cfg.deter, S=cfg.groups, C=cfg.classes)
     dims["TB"] = first_TB.shape
     chex.assert_shape([deter, stoch], [dims["TBD"], dims["TBSC"]])

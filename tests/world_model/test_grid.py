@@ -16,7 +16,7 @@ from tests import small_trunk
 
 SIDE, FEATURES, B = 4, 3, 2
 CFG = dataclasses.replace(small_trunk.CFG, cell_units=2)
-CELLS = Cells(SIDE, SIDE, CFG.cell_units)
+CELLS = Cells(SIDE, SIDE, CFG.cell_units, entries=5)
 SPEC = EnvSpec(
     name="board",
     obs={
@@ -41,11 +41,18 @@ BOARD = np.eye(FEATURES, dtype=np.float32)[RNG.integers(FEATURES, size=(B, SIDE,
 VECTOR, MASK = normal(B, 5), RNG.random((B, 3)) < 0.5
 ACTION = np.eye(3, dtype=np.float32)[[0, 2]]
 STATE = normal(B, CFG.deter)
+STATE_AND_CELLS = np.concatenate([STATE, normal(B, CELLS.num * CFG.cell_units)], -1)
 CODES = np.eye(TRUNK.cfg.classes, dtype=np.float32)[RNG.integers(4, size=(B, TRUNK.cfg.groups))]
 
 
-def apply(method, *args):
-    return TRUNK.apply({"params": PARAMS}, *args, method=method)
+def without(*names):
+    """The parameters with some networks of the core silenced, which tell cells of the whole."""
+    core = {name: jax.tree.map(jnp.zeros_like, PARAMS["core"][name]) for name in names}
+    return {**PARAMS, "core": {**PARAMS["core"], **core}}
+
+
+def apply(method, *args, params=PARAMS):
+    return TRUNK.apply({"params": params}, *args, method=method)
 
 
 def latent(cells):
@@ -53,18 +60,20 @@ def latent(cells):
     return np.concatenate([STATE, cells.reshape(B, -1)], -1)
 
 
-def step(board=BOARD, cells=None, codes=CODES):
+def step(board=BOARD, cells=None, codes=CODES, params=PARAMS):
     """(next state of each cell, its logits of q [B, cells, 2 C]) after an observation."""
     cells = np.zeros((B, CELLS.num, CFG.cell_units), np.float32) if cells is None else cells
     tokens, action = apply("embed", {"board": board, "vector": VECTOR, "action_mask": MASK}, ACTION)
-    deter, logits = apply("observe_step", latent(cells), codes.reshape(B, -1), action, tokens)
+    inputs = latent(cells), codes.reshape(B, -1), action, tokens
+    deter, logits = apply("observe_step", *inputs, params=params)
     logits = np.asarray(logits).reshape(codes.shape)[:, : CELLS.groups]
     return np.asarray(CELLS.split_deter(deter)[0]), logits.reshape(B, CELLS.num, -1)
 
 
 def test_latents_have_room_for_the_cells():
     assert TRUNK.cfg.deter == CFG.deter + CELLS.num * CFG.cell_units
-    assert TRUNK.cfg.groups == CFG.groups + 2 * CELLS.num
+    assert TRUNK.cfg.groups == CFG.groups + 2 * CELLS.num + 5
+    assert TRUNK.cells == CELLS
     deter = normal(B, TRUNK.cfg.deter)
     cells, codes, state, rest = CELLS.split(Feature(deter, CODES))
     np.testing.assert_array_equal(np.concatenate([state, cells.reshape(B, -1)], -1), deter)
@@ -93,17 +102,13 @@ def test_the_code_of_a_cell_reads_that_cell():
 def test_a_code_reaches_the_neighbours_and_its_row_and_column_in_one_step():
     other = CODES.copy()
     other[:, 10] = np.roll(other[:, 10], 1, -1)  # of the cell in row 1, column 1
-    params = jax.tree.map(jnp.asarray, PARAMS)
-    silent = {"to_cells": jax.tree.map(jnp.zeros_like, params["core"]["to_cells"])}
-    params = {**params, "core": {**params["core"], **silent}}  # the state of no cell says nothing
+    params = without("to_cells", "pointer")
     action = apply("embed", {"board": BOARD, "vector": VECTOR, "action_mask": MASK}, ACTION)[1]
     cells = normal(B, CELLS.num, CFG.cell_units)
 
     def after(codes):
-        core = {"params": params}
-        deter, _ = TRUNK.apply(
-            core, latent(cells), codes.reshape(B, -1), np.eye(3)[[0, 2]], method="imagine_step"
-        )
+        inputs = latent(cells), codes.reshape(B, -1), np.eye(3)[[0, 2]]
+        deter, _ = apply("imagine_step", *inputs, params=params)
         return np.asarray(CELLS.split_deter(deter)[0])
 
     assert action.shape == (B, CFG.hidden)
@@ -141,11 +146,71 @@ def test_all_cells_have_the_same_weights():
         here, state, code = board.copy(), cells.copy(), codes.copy()
         here[:, row, column, 1], state[:, row, column] = 1.0, 0.5
         code[:, 2 * (row * SIDE + column)] = np.eye(4, dtype=np.float32)[2]
-        moved, logits = step(here, state.reshape(B, CELLS.num, -1), codes)
+        moved, logits = step(
+            here, state.reshape(B, CELLS.num, -1), codes, params=without("pointer")
+        )
         found.append((logits[:, row * SIDE + column], moved[:, row * SIDE + column]))
     for logits, moved in found[1:]:
         np.testing.assert_allclose(logits, found[0][0], rtol=0, atol=0.02)
         np.testing.assert_allclose(moved, found[0][1], rtol=0, atol=0.02)
+
+
+def test_at_first_the_prior_expects_that_codes_stay():
+    _, log_p = apply("imagine_step", STATE_AND_CELLS, CODES.reshape(B, -1), ACTION)
+    stays = np.exp(log_p)[CODES > 0]
+    assert stays.mean() > 0.6  # of four classes
+    apart = np.roll(CODES, 1, -1)
+    assert np.exp(log_p)[apart > 0].mean() < 0.2
+
+
+def test_a_group_moves_by_a_mixture_of_matrices():
+    groups, classes, events = 3, 4, grid.EVENTS
+    out = normal(2, groups * (classes + events))
+    z = np.eye(classes, dtype=np.float32)[RNG.integers(classes, size=(2, groups))]
+    kernel = normal(groups, classes, events * classes)
+    moves = grid.Moves(groups, classes, Precision())
+    found = moves.apply({"params": {"kernel": kernel}}, out, z)
+    for n in range(2):
+        for s in range(groups):
+            own = out[n].reshape(groups, -1)[s]
+            expected = own[:classes].copy()
+            for j in range(events):
+                matrix = kernel[s][:, j * classes : (j + 1) * classes]
+                expected += (own[classes + j] + (j == 0)) * (z[n, s] @ matrix)
+            np.testing.assert_allclose(found[n, s], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_the_whole_names_cells():
+    pointer = grid.Pointer(Precision(), CELLS)
+    x = normal(B, 7)
+    named, _ = pointer.init_with_output(jax.random.key(0), x)
+    assert named.shape == (B, CELLS.num, grid.POINTERS)
+    np.testing.assert_allclose(named.sum(1), 1.0, rtol=1e-5)
+    assert np.ptp(named) > 0.01
+
+
+def test_an_action_needs_the_whole_and_a_target():
+    x, y = normal(50), normal(50)
+    p = small_trunk.sigmoid(x) * small_trunk.sigmoid(y)
+    np.testing.assert_allclose(grid.both(x, y), np.log(p / (1 - p)), rtol=1e-4, atol=1e-5)
+
+
+def test_each_entry_of_a_vector_has_a_code_of_its_own_and_is_decoded_from_it():
+    vector = VECTOR.copy()
+    vector[:, 2] += 1.0
+    logits = [
+        apply("embed", {"board": BOARD, "vector": x, "action_mask": MASK}, ACTION)[0]
+        for x in (VECTOR, vector)
+    ]
+    tokens = np.stack(logits)
+    codes = apply("observe_step", STATE_AND_CELLS, CODES.reshape(B, -1), normal(B, CFG.hidden),
+                  tokens[0])[1]  # fmt: skip
+    other = apply("observe_step", STATE_AND_CELLS, CODES.reshape(B, -1), normal(B, CFG.hidden),
+                  tokens[1])[1]  # fmt: skip
+    changed = (np.asarray(codes) != other).any(0).reshape(-1, CFG.classes).any(-1)
+    of_entries = changed[CELLS.groups : CELLS.groups + CELLS.entries]
+    np.testing.assert_array_equal(of_entries, np.arange(CELLS.entries) == 2)
+    assert not changed[: CELLS.groups].any()
 
 
 def observed(params):
