@@ -13,8 +13,8 @@ def get_config() -> ml_collections.ConfigDict:
     """configs/local.py with a world model that keeps the cells of the board apart.
 
     Batches are a quarter as large: many updates help this model more than many rows do. Networks
-    read the board by a readout of their own, so no salience pools its groups. Chunks of 2 x 32
-    dreamed states stay in the cache: what a cell sees takes half the time a state of 8 x 32.
+    read the board by a readout of their own, so no salience pools its groups. Small chunks of
+    dreams stay in a CPU's cache: what cells see takes half the time, a state.
     """
     config = local.get_config()
     config.name = "hack"

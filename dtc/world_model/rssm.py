@@ -311,8 +311,7 @@ def observe(
       context: latent at row 0, [B, ...].
       uniform_TBS: the draws of z_t.
     """
-    cfg = trunk.cfg
-    keep_TB1 = ~first_TB[..., None]
+    cfg, keep_TB1 = trunk.cfg, ~first_TB[..., None]
     tokens_TBF, embedded_TBF = trunk.apply(
         {"params": params}, obs, jnp.where(keep_TB1, action_TBA, 0.0), method="embed"
     )
@@ -347,14 +346,19 @@ def observe(
     )
     stoch, ids = split_classes(stoch, cfg.classes), rearrange(ids, "t s b -> t b s")
     log_post = rearrange(log_post, "t s c b -> t b s c")
-    before = jnp.concatenate([split_classes(carry[1], cfg.classes)[None], stoch[:-1]])
-    before = jnp.where(keep_TB1[..., None], before, 0.0)
+    before = codes_before(split_classes(carry[1], cfg.classes), stoch, first_TB)
     log_prior = trunk.apply({"params": params}, deter, before, method="log_prior")
     dims = chex.Dimensions(D=cfg.deter, S=cfg.groups, C=cfg.classes)
     dims["TB"] = first_TB.shape
     chex.assert_shape([deter, stoch], [dims["TBD"], dims["TBSC"]])
     expected = drawn(uniform_TBS, log_prior) if trunk.has_action_mask and trunk.cells else None
     return Observed(deter, stoch, ids, log_post, log_prior, expected)
+
+
+def codes_before(context_BSC: Array, stoch_TBSC: Array, first_TB: Array) -> Array:
+    """[T, B, S, C] the code before each row, from that at row 0; zeros where an episode begins."""
+    before = jnp.concatenate([context_BSC[None], stoch_TBSC[:-1]])
+    return jnp.where(first_TB[..., None, None], 0.0, before)
 
 
 def drawn(uniform: Array, log_p: Array) -> Array:

@@ -247,3 +247,14 @@ def test_no_gradient_of_later_losses_reaches_observations_before_a_first(gradien
     assert (np.abs(through).max((1, 2)) > 0).all()
     assert (np.abs(stopped[cut:]).max((1, 2)) > 0).all()
     np.testing.assert_array_equal(stopped[:cut], np.zeros((cut, B, 5)))
+
+
+def test_codes_before_are_those_of_the_row_before_within_an_episode():
+    stoch, context = normal(T, B, S, C), normal(B, S, C)
+    first = np.zeros((T, B), bool)
+    first[2, 1] = first[0, 0] = True
+    found = rssm.codes_before(context, stoch, first)
+    for t in range(T):
+        for b in range(B):
+            before = stoch[t - 1, b] if t else context[b]
+            np.testing.assert_array_equal(found[t, b], 0 * before if first[t, b] else before)
