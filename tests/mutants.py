@@ -370,7 +370,7 @@ MUTANTS = (
     Mutant(
         "advantage_is_not_centred",
         "dtc/behaviour/targets.py",
-        "weight * (delta[name] - lag) / scale",
+        "weight * (delta[name] - mean_delta) / scale",
         "weight * delta[name] / scale",
         "test_a_return_above_the_critic_that_all_actions_share_does_not_train_the_actor",
     ),

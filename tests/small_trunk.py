@@ -15,7 +15,7 @@ RNG = np.random.default_rng(0)
 T, B, A = 6, 2, 3
 CFG = RSSMConfig(
     deter=8, groups=3, classes=4, hidden=8, units=8, depth=2, blocks=2, bins=41,
-    encoder_layers=1, decoder_layers=1, prior_layers=1,
+    encoder_layers=1, decoder_layers=1, prior_layers=1, dyn_free_nats=1.0,
 )  # fmt: skip
 S, C, D = CFG.groups, CFG.classes, CFG.deter
 UNIMIX = 0.01  # share of the uniform distribution in prior and posterior

@@ -103,16 +103,15 @@ def targets(
     ret = {k.name: _returns(rollout, cont, k, ranges, horizon, cfg) for k in policy.rewards}
     value_t = {name: _value_t(rollout, name) for name in ret}
     delta = {name: ret[name] - value_t[name] for name in ret}
-    followed = _follow(ret, delta, counted_Hn, ranges, update)
+    followed = _follow(ret, delta, counted_Hn, ranges, update, cfg.centre)
     metrics: dict[str, Array | Mean] = {}
     parts: dict[str, Array] = {}
     for kind in policy.rewards:
         name = kind.name
         new, mean_delta, found = followed[name]
-        lag = mean_delta if cfg.centre else 0.0
         weight = kind.weight * (1.0 - boredom if kind.fades else 1.0)
         scale = jnp.maximum(kind.floor, new.high - new.low)
-        parts[name] = jnp.where(valid_Hn, weight * (delta[name] - lag) / scale, 0.0)
+        parts[name] = jnp.where(valid_Hn, weight * (delta[name] - mean_delta) / scale, 0.0)
         sizes = {"return_scale": scale, "return_p05": found.low, "return_p95": found.high}
         metrics |= {f"{name}/{k}": x for k, x in sizes.items()}
         shares = {"return": ret[name], "value": value_t[name], "advantage": jnp.abs(parts[name])}
@@ -155,7 +154,7 @@ class Followed(NamedTuple):
     """Statistics of one kind of return over all devices."""
 
     new: ReturnRange  # the next slow range
-    mean_delta: Array  # [] mean of R - v
+    mean_delta: Array  # [] mean of R - v; 0 unless `behaviour.centre`
     found: ReturnRange  # percentiles of this update
 
 
@@ -165,6 +164,7 @@ def _follow(
     runs_Hn: Array,
     old: dict[str, ReturnRange],
     update: Array,
+    centre: bool,
 ) -> dict[str, Followed]:
     """Percentiles of returns and means of deltas [H, n] by kind, over all devices' `runs_Hn`."""
     ret_KN = jnp.stack([x.reshape(-1) for x in ret.values()])
@@ -178,7 +178,7 @@ def _follow(
             ema_from_start(old[name].low, low, RETURN_RATE, update + 1),
             ema_from_start(old[name].high, high, RETURN_RATE, update + 1),
         )
-        mean_delta = totals[name] / jnp.maximum(count, 1.0)
+        mean_delta = totals[name] / jnp.maximum(count, 1.0) if centre else jnp.zeros_like(count)
         followed[name] = Followed(new, mean_delta, ReturnRange(low, high))
     return followed
 
