@@ -24,7 +24,7 @@ def printed(capsys):
     """Launches and returns the status, stdout and stderr."""
 
     def run(engine, *more, flags=FLAGS):
-        status = launch.main([engine, *ENGINES[engine], *more, "--", *flags])
+        status = launch.main([engine, *ENGINES.get(engine, ()), *more, "--", *flags])
         return (status, *capsys.readouterr())
 
     return run
