@@ -74,10 +74,11 @@ def carrier_on(machine, on) -> Carrier:
     return jax.tree.map(place, specs(machine), shapes, is_leaf=lambda x: isinstance(x, P))
 
 
-def train_on(machine, on):
-    """The jaxpr of a train call."""
+def train_on(machine, on, carrier=None):
+    """The jaxpr of a train call; `carrier`: that of `carrier_on`, if it is there already."""
     number = jax.ShapeDtypeStruct((), jnp.int32)
-    return trainer.make_train(machine, on).trace(carrier_on(machine, on), number).jaxpr.jaxpr
+    carrier = carrier_on(machine, on) if carrier is None else carrier
+    return trainer.make_train(machine, on).trace(carrier, number).jaxpr.jaxpr
 
 
 def equations(jaxpr, loops=0, is_inside=False) -> Iterator[tuple]:
@@ -127,7 +128,7 @@ def named_axes(eqn, shape) -> list[str]:
     return [name for name in mesh.AXES if name in names and shape[name] > 1]
 
 
-def placed(machine, on) -> dict[str, str]:
+def placed(machine, carrier) -> dict[str, str]:
     """How each part of the carrier is split, and its bytes on one device, by path."""
 
     def one(_, spec, tree):
@@ -135,7 +136,6 @@ def placed(machine, on) -> dict[str, str]:
         sizes = [size_of(x) for x in jax.tree.leaves(tree)]
         return f"{spec}: {sum(map(operator.mul, shards, sizes))} bytes"
 
-    carrier = carrier_on(machine, on)
     table = jax.tree_util.tree_map_with_path(
         one, specs(machine), carrier, is_leaf=lambda x: isinstance(x, P)
     )
