@@ -14,7 +14,7 @@ from pathlib import Path
 import jax
 import pytest
 
-from dtc.commands import collectives, fit
+from dtc.commands import collectives, fit, speed_cycles
 from dtc.core import mesh
 from dtc.host.program import Program
 from tests import red_lines
@@ -45,12 +45,30 @@ def compiled(guest, shape, grid_of, name=""):
 def figures(guest, name):
     """Results of compiling a train call for a slice."""
     step, program, shapes = compiled(guest, PROGRAMS[guest, name], fit.slice_mesh, name)
-    ledger = collectives.collectives(step.as_text(), program.mesh)
+    text = step.as_text()
+    ledger = collectives.collectives(text, program.mesh)
     return {
         "kind": program.mesh.devices.flat[0].device_kind,
         "faults": red_lines.transfer_faults(step) + red_lines.aliasing_faults(step, shapes),
         "ledger": red_lines.counted(ledger),
+        "results": results(text, program.mesh.size),
     }
+
+
+def results(text, num_devices):
+    """The operations of a compiled module with the dtypes and dims of what they give, sorted.
+
+    Left out are empty arrays and XLA's own table of the devices' numbers, four bytes for each.
+    """
+    found = filter(None, map(speed_cycles.OPERATION.match, text.splitlines()))
+    return sorted(
+        {
+            f"{operation} {dtype}[{dims}]"
+            for shapes, operation in (match.groups() for match in found)
+            for dtype, dims in collectives.SHAPE.findall(shapes)
+            if (dtype, dims) != ("u32", str(num_devices)) and "0" not in dims.split(",")
+        }
+    )
 
 
 def on_two_slices():
@@ -120,6 +138,13 @@ def test_a_device_of_a_larger_slice_exchanges_as_much(found):
             for name in ("v4-8", "v4-32")
         ]
         assert bytes_of[0] == bytes_of[1]
+
+
+def test_a_device_of_a_larger_slice_computes_no_other_shapes(found):
+    for guest in ("mix", "ppo"):
+        small, large = (found[key_of(guest, name)]["results"] for name in ("v4-8", "v4-32"))
+        assert len(small) > 100
+        assert sorted(set(large) - set(small)) == []
 
 
 def test_two_slices_extend_the_axis_data_and_members_stay_within_one(found):
