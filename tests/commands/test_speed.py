@@ -266,10 +266,12 @@ def test_a_chain_of_matmuls_takes_the_time_that_its_count_says():
     assert 0.5 < (long / short) / (works[1] / works[0]) < 2.0
 
 
-def test_the_step_takes_longer_than_its_roofline_on_this_cpu(capsys):
-    (first, *_) = speed_here.compare(config_of("ppo", env__num_envs=16))
-    assert first["measured"] > first["milliseconds"][0] > 0
-    assert "measured" in capsys.readouterr().out
+def test_the_step_takes_up_to_three_times_its_roofline_on_this_cpu(capsys):
+    (first, *_) = speed_here.compare(config_of("ppo", env__num_envs=256, ppo__units=512))
+    assert first["measured"] > 0 and first["milliseconds"][0] > 0
+    least, spent = first["cpu"]
+    assert 1.0 < spent / least < 3.0, "1.8 on 2026-11-24"
+    assert "of CPU time" in capsys.readouterr().out
 
 
 def test_splits_leave_out_axes_with_more_devices_than_members_twice():
