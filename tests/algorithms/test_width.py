@@ -35,12 +35,12 @@ def outputs_fn(agent):
     feature = agent.feature(Latent(deter, ids.astype(jnp.uint8)))
 
     def outputs(params):
-        behaviour = {"params": params.behaviour["task"]}
+        trunk, behaviour = {"params": params.trunk}, {"params": params.behaviour["task"]}
         net = agent.net(agent.task)
         return {
             "actor": net.apply(behaviour, feature, method="act"),
             "critic": net.apply(behaviour, feature, method="values")["extrinsic"],
-            "prior": agent.trunk.apply({"params": params.trunk}, deter, method="log_prior"),
+            "prior": agent.trunk.apply(trunk, deter, feature.stoch, method="log_prior"),
         }
 
     return jax.jit(outputs)
