@@ -12,13 +12,16 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-QUICK = ["--config=configs/smoke.py", "--config.env.name=chain", "--config.run.eval_episodes=4"]
+ON_CHAIN = ["--config.env.name=chain", "--config.run.eval_episodes=4"]
+SMOKE = ["--config=configs/smoke.py", *ON_CHAIN]
+SIZES = ["env.num_envs=16", "run.collect_steps=16", "ppo.units=16", "ppo.decay=False"]
+PPO = ["--config=configs/ppo.py", *ON_CHAIN, *(f"--config.{size}" for size in SIZES)]
 
 
-def start(*args, **popen):
+def start(*args, settings=SMOKE, **popen):
     """A run in a process of its own, on the CPU."""
     env = os.environ | {"JAX_PLATFORMS": "cpu"}
-    command = [sys.executable, str(ROOT / "launch/main.py"), *QUICK, *args]
+    command = [sys.executable, str(ROOT / "launch/main.py"), *settings, *args]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     return subprocess.Popen(command, cwd=ROOT, env=env, **(pipes | popen))
 
@@ -34,7 +37,7 @@ def finish(*processes, status=0):
 def losses(workdir):
     """Losses by update, of the records that have them."""
     records = map(json.loads, (workdir / "metrics.jsonl").read_text().splitlines())
-    kept = [r for r in records if "loss/trunk" in r]
+    kept = [r for r in records if "updates/s" in r]
     return {
         r["update"]: {k: v for k, v in r.items() if "loss" in k or k.startswith("curiosity/")}
         for r in kept
@@ -81,14 +84,16 @@ def test_two_processes_of_two_devices_train_and_resume_like_one_of_four(tmp_path
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         group = [f"--workdir={together}", "--num_processes=2", f"--coordinator=127.0.0.1:{port}"]
-        return finish(*(start(*args, *group, *more, f"--process_id={i}") for i in range(2)))
+        each = [[*args, *group, *more, f"--process_id={i}"] for i in range(2)]
+        return finish(*(start(*one, settings=PPO) for one in each))
 
-    finish(start(*args, f"--workdir={alone}", "--updates=5"))
+    finish(start(*args, f"--workdir={alone}", "--updates=5", settings=PPO))
     run("--updates=3")
     assert sorted(losses(together)) == [1, 2, 3]
     outputs = run("--updates=5", "--resume")
     expected, found = losses(alone), losses(together)
     assert sorted(found) == sorted(expected) == [1, 2, 3, 4, 5], outputs
+    assert "loss/policy" in expected[5]
     for update, values in expected.items():
         assert found[update] == pytest.approx(values, rel=1e-5, abs=1e-6)
 
