@@ -36,11 +36,11 @@ HOME, AWAY = (4, 2), (1, 1)  # meshes: for most tests, and for restoring on anot
 QUICK_MESHES = ((), HOME, (2, 5))  # (2, 5) has one member per device
 
 
-def one(guest, shape=()):
+def one(guest, shape=(), is_wide=False):
     """The parameters of a test, slow for the curious agent, whose programs compile slowly."""
     is_slow = guest in CURIOUS or shape not in QUICK_MESHES
     values = (guest, shape) if shape else (guest,)
-    marks = [pytest.mark.slow] if is_slow else []
+    marks = [pytest.mark.slow] * is_slow + [pytest.mark.wide] * is_wide
     return pytest.param(*values, marks=marks, id="-".join(map(str, values)))
 
 
@@ -89,11 +89,10 @@ def compiled(guest):
 
 @pytest.mark.parametrize(
     ("guest", "shape"),
-    [  # on its other meshes the curious agent applies its gradients, 50 times, below
-        one(guest, shape)
+    [
+        one(guest, shape, is_wide=guest in CURIOUS and shape not in QUICK_MESHES)
         for guest in GUESTS
         for shape in meshes_of(guest)
-        if guest not in CURIOUS or shape in QUICK_MESHES
     ],
 )
 def test_raw_gradients_are_the_same_on_every_mesh(guest, shape):
