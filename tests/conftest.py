@@ -32,10 +32,20 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 
 @pytest.hookimpl(tryfirst=True)  # before -m chooses
 def pytest_collection_modifyitems(items):
-    """Marks tests without a marker in LONG as quick."""
+    """Marks tests without a marker in LONG as quick; red lines run algorithm by algorithm."""
     for item in items:
         if not any(map(item.get_closest_marker, LONG)):
             item.add_marker("quick")
+    places = [i for i, item in enumerate(items) if item.get_closest_marker("redlines")]
+    by_guest = sorted((items[i] for i in places), key=_guest)
+    for place, item in zip(places, by_guest, strict=True):
+        items[place] = item
+
+
+def _guest(item):
+    """The file of a test and the algorithm it is about, whose programs it shares with others."""
+    params = item.callspec.params if hasattr(item, "callspec") else {}
+    return str(item.path), str(params.get("guest", ""))
 
 
 @pytest.hookimpl(wrapper=True)

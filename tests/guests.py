@@ -78,6 +78,13 @@ def program_of(guest: str, mesh_shape=(1, 1), **changes) -> Program:
 shared = cache(program_of)  # compiles each program once
 
 
+def one_curious() -> list:
+    """All guests for a test's parameter `guest`; two of the three modes of curiosity are `wide`."""
+    slow, wide = (pytest.mark.slow,), (pytest.mark.slow, pytest.mark.wide)
+    marks = {"mix": slow, "explore": wide, "task": wide}
+    return [pytest.param(guest, marks=marks.get(guest, ())) for guest in GUESTS]
+
+
 def fresh(program: Program):
     """An initial carrier; its ring is filled if the machine runs no environments."""
     carrier = program.init(jnp.uint32(0))

@@ -33,26 +33,29 @@ from tests.toys import TOYS
 pytestmark = pytest.mark.redlines
 
 HOME, AWAY = (4, 2), (1, 1)  # meshes: for most tests, and for restoring on another mesh
-QUICK_MESHES = ((), HOME, (2, 5))  # (2, 5) has one member per device
+SINGLE = (2, 5)  # one member per device
 
 
-def one(guest, shape=(), is_wide=False):
+def one(guest, *shape, is_wide=False):
     """The parameters of a test, slow for the curious agent, whose programs compile slowly."""
-    is_slow = guest in CURIOUS or shape not in QUICK_MESHES
-    values = (guest, shape) if shape else (guest,)
+    is_slow = guest in CURIOUS or not {*shape} <= {HOME, SINGLE}
     marks = [pytest.mark.slow] * is_slow + [pytest.mark.wide] * is_wide
-    return pytest.param(*values, marks=marks, id="-".join(map(str, values)))
+    return pytest.param(guest, *shape, marks=marks, id="-".join(map(str, (guest, *shape))))
 
 
-def meshes_of(guest):
-    """The meshes beside (1, 1): few for two modes of curiosity, which share their code with mix."""
-    return QUICK_MESHES[1:] if guest in ("explore", "task") else MESHES[1:]
+def on_each_mesh(narrow):
+    """Every algorithm on every mesh beside (1, 1); `narrow`: on which by default, by guest."""
+    return pytest.mark.parametrize(
+        ("guest", "shape"),
+        [
+            one(guest, shape, is_wide=shape not in narrow.get(guest, MESHES))
+            for guest in GUESTS
+            for shape in MESHES[1:]
+        ],
+    )
 
 
 EACH = pytest.mark.parametrize("guest", [one(guest) for guest in GUESTS])
-ON_EACH_MESH = pytest.mark.parametrize(
-    ("guest", "shape"), [one(guest, shape) for guest in GUESTS for shape in meshes_of(guest)]
-)
 
 ACTING = {Purpose.ENV_RESET, Purpose.ENV_STEP, Purpose.ACT_LATENT, Purpose.ACT_POLICY}
 EVALUATING = {Purpose.EVAL_RESET, Purpose.EVAL_STEP, Purpose.EVAL_LATENT, Purpose.EVAL_POLICY}
@@ -87,14 +90,7 @@ def compiled(guest):
     return program.train.lower(program.shapes(), red_lines.size_on(program, 1)).compile()
 
 
-@pytest.mark.parametrize(
-    ("guest", "shape"),
-    [
-        one(guest, shape, is_wide=guest in CURIOUS and shape not in QUICK_MESHES)
-        for guest in GUESTS
-        for shape in meshes_of(guest)
-    ],
-)
+@on_each_mesh({"mix": (HOME, SINGLE), "explore": (HOME,), "task": (HOME,)})
 def test_raw_gradients_are_the_same_on_every_mesh(guest, shape):
     reference = first_gradients(guest, MESHES[0])
     assert red_lines.gradient_faults(first_gradients(guest, shape), reference) == []
@@ -108,16 +104,9 @@ def whole_run(guest, shape, members=5):
     return red_lines.run_of(program, fresh(program))
 
 
-@ON_EACH_MESH
+@on_each_mesh({"mix": (HOME,), "explore": (), "task": ()})
 def test_fifty_updates_are_the_same_on_every_mesh(guest, shape):
     found, reference = whole_run(guest, shape), whole_run(guest, MESHES[0])
-    assert red_lines.run_faults(found, reference) == []
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("members", "shape"), [(4, (1, 8)), (8, (2, 5))])
-def test_any_number_of_members_trains_the_same_on_every_mesh(members, shape):
-    found, reference = (whole_run("mix", mesh, members) for mesh in (shape, MESHES[0]))
     assert red_lines.run_faults(found, reference) == []
 
 

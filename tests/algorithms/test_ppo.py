@@ -51,7 +51,8 @@ def draws(update=0):
 
 
 @pytest.mark.slow
-def test_no_action_in_a_million_is_forbidden():
+@pytest.mark.parametrize("calls", [1, pytest.param(8, marks=pytest.mark.wide)])  # 8: a million
+def test_no_action_in_many_is_forbidden(calls):
     settings_of = ppo_hack.get_config()
     settings_of.env.num_envs, settings_of.run.collect_steps = 1024, 128
     settings_of.mesh.update(data=1, ensemble=1)
@@ -68,7 +69,7 @@ def test_no_action_in_a_million_is_forbidden():
         return carrier, (~is_allowed).sum(), mask.mean() * mask.shape[-1]
 
     carrier, forbidden = program.init(jnp.uint32(0)), 0
-    for _ in range(8):
+    for _ in range(calls):
         carrier, wrong, allowed = act(carrier)
         forbidden += int(wrong)
     assert forbidden == 0

@@ -135,10 +135,12 @@ def test_the_scripted_policy_earns_more_than_a_random_one():
     assert scripted.mean() > random.mean() + 4 * spread
 
 
+@pytest.mark.slow
 def test_the_twin_plays_twenty_random_games_alike():
-    compare(0, 20, 60)
+    compare(0, 20, 300)
 
 
+@pytest.mark.wide
 @pytest.mark.slow
 def test_the_twin_plays_a_thousand_random_games_alike_and_they_meet_everything():
     runs, paid = np.zeros(28, int), dict.fromkeys(PAY, 0.0)

@@ -15,7 +15,8 @@ pytestmark = pytest.mark.faults
 SAVED, MORE, TOLERANCE = 5, 50, 1e-5  # updates, updates, relative
 BEGUN = (2, 1)  # the mesh of the first updates
 CASES = [*(("ppo", shape) for shape in ((1, 1), (4, 2), (1, 2), (8, 1)))]
-CASES += [pytest.param("mix", (4, 2), marks=pytest.mark.slow)]  # compiles for minutes
+WIDE = (pytest.mark.slow, pytest.mark.wide)  # compiles for minutes
+CASES += [pytest.param("mix", (4, 2), marks=WIDE)]
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""One mesh of eight devices in 1, 2 and 4 processes: the same losses, each other's checkpoints.
+"""One mesh of eight devices in several processes: the same losses, each other's checkpoints.
 
 Run as a script, this file is one of the processes of a group.
 """
@@ -22,19 +22,23 @@ from dtc.host.checkpoint import Checkpointer
 from dtc.host.command import Processes
 from dtc.host.program import Program
 from tests import red_lines
-from tests.guests import config_of
+from tests.guests import config_of, registered
 from tests.red_lines import updates
 
 ROOT = Path(__file__).parents[2]
 SHAPE, DEVICES = (4, 2), 8
-GROUPS = (1, 2, 4)  # processes
+GROUPS = {  # numbers of processes; the curious agent compiles slowly
+    "mix": (1, 2),
+    "members": (1, 2, 4),  # five of them on an axis of two devices: one is a ghost
+}
 SAVED, UPDATES = 3, 6
 PATIENCE = 900  # seconds, on a busy machine
 
 
-def config():
-    """The curious agent at toy size, with ghosts."""
-    return config_of("mix", SHAPE, env__name="chain")
+def make_program(guest, *where):
+    """An algorithm at toy size."""
+    with registered():
+        return Program(config_of(guest, SHAPE, env__name="chain"), *where)
 
 
 def trained(program, workdir):
@@ -63,17 +67,16 @@ def wait_for(path):
         time.sleep(0.2)
 
 
-def work(root, coordinator, num, index):
+def work(root, coordinator, guest, num, index):
     """One process of the group of `num`: trains, then goes on from what the others saved."""
-    cfg = config()
-    devices.start(cfg, DEVICES, Processes(coordinator, num, index))
+    devices.start(config_of(guest, SHAPE), DEVICES, Processes(coordinator, num, index))
     assert (jax.device_count(), jax.process_count()) == (DEVICES, num)
-    program = Program(cfg)
+    program = make_program(guest)
     found = {"trained": trained(program, root / str(num))}
     is_first = jax.process_index() == 0
     if is_first:
         (root / f"{num}.saved").touch()
-    for other in GROUPS:
+    for other in GROUPS[guest]:
         if other != num:
             wait_for(root / f"{other}.saved")
             found[str(other)] = resumed(program, root / str(other))
@@ -81,7 +84,7 @@ def work(root, coordinator, num, index):
         (root / f"{num}.json").write_text(json.dumps(found))
 
 
-def start(root, num):
+def start(root, guest, num):
     """The processes of a group."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -90,25 +93,26 @@ def start(root, num):
     where = f"127.0.0.1:{port}"
     return [
         subprocess.Popen(
-            [sys.executable, __file__, str(root), where, str(num), str(i)],
+            [sys.executable, __file__, str(root), where, guest, str(num), str(i)],
             cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )
         for i in range(num)
     ]  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def groups(tmp_path_factory):
+@pytest.fixture(scope="module", params=GROUPS)
+def groups(request, tmp_path_factory):
     """What each group found, by its number of processes. The group of one is this process."""
-    root = tmp_path_factory.mktemp("groups")
-    processes = [p for num in GROUPS[1:] for p in start(root, num)]
-    program = Program(config(), mesh.make_mesh(*SHAPE, jax.devices()[:DEVICES]))
+    guest, root = request.param, tmp_path_factory.mktemp("groups")
+    several = GROUPS[guest][1:]
+    processes = [p for num in several for p in start(root, guest, num)]
+    program = make_program(guest, mesh.make_mesh(*SHAPE, jax.devices()[:DEVICES]))
     own = {"trained": trained(program, root / "1")}
     (root / "1.saved").touch()
     outputs = [p.communicate(timeout=PATIENCE)[0] for p in processes]
     assert [p.returncode for p in processes] == [0] * len(processes), "\n".join(outputs)[-5000:]
-    own |= {str(num): resumed(program, root / str(num)) for num in GROUPS[1:]}
-    return {1: own} | {n: json.loads((root / f"{n}.json").read_text()) for n in GROUPS[1:]}
+    own |= {str(num): resumed(program, root / str(num)) for num in several}
+    return {1: own} | {n: json.loads((root / f"{n}.json").read_text()) for n in several}
 
 
 def faults(found, reference):
@@ -119,24 +123,25 @@ def faults(found, reference):
 
 @pytest.mark.slow
 @pytest.mark.multiprocess
-@pytest.mark.parametrize("num", GROUPS[1:])
-def test_several_processes_train_like_one(groups, num):
-    found = groups[num]["trained"]
-    assert len(found) == UPDATES and found[0] != found[-1]
-    assert faults(found, groups[1]["trained"]) == []
-    wrong = [*found[:-1], found[-1] | {"loss/trunk": found[-1]["loss/trunk"] * (1 + 1e-4)}]
-    assert len(faults(wrong, groups[1]["trained"])) == 1
+def test_several_processes_train_like_one(groups):
+    first = groups[1]["trained"]
+    assert len(first) == UPDATES and first[0] != first[-1]
+    for num in groups.keys() - {1}:
+        assert faults(groups[num]["trained"], first) == []
+    loss = next(name for name in first[-1] if "loss" in name)
+    wrong = [*first[:-1], first[-1] | {loss: first[-1][loss] * (1 + 1e-4)}]
+    assert len(faults(wrong, first)) == 1
 
 
 @pytest.mark.slow
 @pytest.mark.multiprocess
-@pytest.mark.parametrize("num", GROUPS)
-def test_each_group_of_processes_goes_on_from_the_others_checkpoints(groups, num):
-    others = {str(other) for other in GROUPS if other != num}
-    assert groups[num].keys() == others | {"trained"}
-    for other in others:
-        assert faults(groups[num][other], groups[1]["trained"][SAVED:]) == []
+def test_each_group_of_processes_goes_on_from_the_others_checkpoints(groups):
+    for num, found in groups.items():
+        others = {str(other) for other in groups if other != num}
+        assert found.keys() == others | {"trained"}
+        for other in others:
+            assert faults(found[other], groups[1]["trained"][SAVED:]) == []
 
 
 if __name__ == "__main__":
-    work(Path(sys.argv[1]), sys.argv[2], *map(int, sys.argv[3:]))
+    work(Path(sys.argv[1]), *sys.argv[2:4], *map(int, sys.argv[4:]))

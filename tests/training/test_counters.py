@@ -9,7 +9,7 @@ import pytest
 
 from dtc.host.pace import Pace
 from dtc.host.proof import leaves_of
-from tests.guests import CURIOUS, GUESTS, fresh, shared
+from tests.guests import GUESTS, fresh, one_curious, shared
 
 pytestmark = pytest.mark.faults
 
@@ -34,9 +34,7 @@ MEASURES = (
     r"learner/((ranges|entropy|normalizer)(/.+)?|curiosity/(fast|slow|spread|peak|boredom)|unit)"
 )
 
-EACH = pytest.mark.parametrize(
-    "guest", [pytest.param(g, marks=[pytest.mark.slow] * (g in CURIOUS)) for g in GUESTS]
-)
+EACH = pytest.mark.parametrize("guest", one_curious())
 
 
 def _calls(cfg):

@@ -13,14 +13,12 @@ from dtc.envs import vector
 from dtc.envs.vector import VectorConfig
 from dtc.training import guard, trainer
 from tests import red_lines
-from tests.guests import CURIOUS, GUESTS, fresh, shared
+from tests.guests import fresh, one_curious, shared
 
 pytestmark = pytest.mark.faults
 
 SHAPE = (2, 1)
-EACH = pytest.mark.parametrize(
-    "guest", [pytest.param(g, marks=[pytest.mark.slow] * (g in CURIOUS)) for g in GUESTS]
-)
+EACH = pytest.mark.parametrize("guest", one_curious())
 
 
 def with_nan(learn, leaf):

@@ -49,6 +49,7 @@ def test_a_call_reports_means_of_its_updates_and_sums_of_what_it_collected(singl
     assert int(carrier.update) == 3
 
 
+@pytest.mark.wide
 @pytest.mark.slow
 def test_fifty_updates_agree_on_two_meshes_in_float64():
     jax.config.update("jax_enable_x64", True)
