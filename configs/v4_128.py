@@ -17,11 +17,4 @@ from dtc.configs import v4_8
 
 def get_config() -> ml_collections.ConfigDict:
     """`v4_8` on 64 devices with 16 times the batch: mesh (64, 1)."""
-    config = v4_8.get_config()
-    config.name = "v4_128"
-    config.slice = "v4-128"
-    config.env.num_envs = 16384
-    config.replay.batch = 4096
-    config.dream.starts = 16384
-    config.run.steps = 1_310_000_000
-    return config
+    return v4_8.on_slice("v4-128", times=16)

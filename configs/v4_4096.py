@@ -17,11 +17,4 @@ from dtc.configs import v4_8
 
 def get_config() -> ml_collections.ConfigDict:
     """`v4_8` on 2048 devices with 512 times the batch: mesh (2048, 1)."""
-    config = v4_8.get_config()
-    config.name = "v4_4096"
-    config.slice = "v4-4096"
-    config.env.num_envs = 524288
-    config.replay.batch = 131072
-    config.dream.starts = 524288
-    config.run.steps = 42_000_000_000
-    return config
+    return v4_8.on_slice("v4-4096", times=512)

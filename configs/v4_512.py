@@ -17,11 +17,4 @@ from dtc.configs import v4_8
 
 def get_config() -> ml_collections.ConfigDict:
     """`v4_8` on 256 devices with 64 times the batch: mesh (256, 1)."""
-    config = v4_8.get_config()
-    config.name = "v4_512"
-    config.slice = "v4-512"
-    config.env.num_envs = 65536
-    config.replay.batch = 16384
-    config.dream.starts = 65536
-    config.run.steps = 5_240_000_000
-    return config
+    return v4_8.on_slice("v4-512", times=64)

@@ -40,3 +40,14 @@ def get_config() -> ml_collections.ConfigDict:
         eval_episodes=64,
     )
     return config
+
+
+def on_slice(slice: str, times: int) -> ml_collections.ConfigDict:
+    """This agent on a slice of `times` as many devices, with as many rows a device and updates."""
+    config = get_config()
+    config.name, config.slice = slice.replace("-", "_"), slice
+    config.env.num_envs *= times
+    config.replay.batch *= times
+    config.dream.starts *= times
+    config.run.steps *= times
+    return config

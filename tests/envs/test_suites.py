@@ -204,7 +204,7 @@ def test_games_of_several_players_or_too_many_actions_are_refused(name):
 
 RUNS = [(guest, package) for guest in ("ppo", "mix") for package in EXAMPLES]
 SHORT = [("ppo", package) for package in ("gymnax", "jumanji", "brax", "navix", "xminigrid")]
-SHORT += [("mix", package) for package in ("gymnax", "jumanji", "brax")]
+SHORT += [("mix", "gymnax")]
 
 
 @pytest.mark.slow
