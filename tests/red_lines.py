@@ -28,7 +28,7 @@ from dtc.host import checkpoint
 MESHES = [(1, 1), (8, 1), (4, 2), (2, 4), (1, 8), (2, 5)]
 TOLERANCE = 1e-5  # of raw gradients, relative to their norms
 GOLDEN = Path(__file__).parent / "golden"
-TO_UPDATE = "UPDATE_GOLDEN=1 python -m pytest -k of_the_golden_file"  # all ledgers
+TO_UPDATE = "UPDATE_GOLDEN=1 python -m pytest -m '' -k of_the_golden_file"  # all ledgers
 
 
 def by_path(tree) -> dict[str, object]:

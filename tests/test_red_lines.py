@@ -55,7 +55,8 @@ def on_each_mesh(narrow):
     )
 
 
-EACH = pytest.mark.parametrize("guest", [one(guest) for guest in GUESTS])
+# `explore` has no part that `mix` lacks; `task` splits the optimiser's state.
+EACH = pytest.mark.parametrize("guest", [one(g, is_wide=g == "explore") for g in GUESTS])
 
 ACTING = {Purpose.ENV_RESET, Purpose.ENV_STEP, Purpose.ACT_LATENT, Purpose.ACT_POLICY}
 EVALUATING = {Purpose.EVAL_RESET, Purpose.EVAL_STEP, Purpose.EVAL_LATENT, Purpose.EVAL_POLICY}
@@ -90,7 +91,7 @@ def compiled(guest):
     return program.train.lower(program.shapes(), red_lines.size_on(program, 1)).compile()
 
 
-@on_each_mesh({"mix": (HOME, SINGLE), "explore": (HOME,), "task": (HOME,)})
+@on_each_mesh({"mix": (HOME, SINGLE), "explore": (), "task": (HOME,)})
 def test_raw_gradients_are_the_same_on_every_mesh(guest, shape):
     reference = first_gradients(guest, MESHES[0])
     assert red_lines.gradient_faults(first_gradients(guest, shape), reference) == []

@@ -2,7 +2,7 @@
 
 If the numbers change, the agent computes something else. If that is intended, write the new ones:
 
-    UPDATE_GOLDEN=1 python -m pytest tests/algorithms/test_golden_step.py
+    UPDATE_GOLDEN=1 python -m pytest -m '' tests/algorithms/test_golden_step.py
 """
 
 import json
@@ -20,7 +20,7 @@ from tests.algorithms.scene import SIZES
 from tests.programs import program_on
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "step.json"
-COMMAND = "UPDATE_GOLDEN=1 python -m pytest tests/algorithms/test_golden_step.py"
+COMMAND = "UPDATE_GOLDEN=1 python -m pytest -m '' tests/algorithms/test_golden_step.py"
 
 # Rounding in float64 on any CPU and compiler. Values near 0 may differ in their last place.
 RTOL, ATOL = 1e-8, 1e-12
@@ -109,9 +109,10 @@ def in_float64():
     jax.config.update("jax_enable_x64", False)
 
 
-@pytest.mark.parametrize(
-    "mode", ["mix", *(pytest.param(m, marks=pytest.mark.slow) for m in MODES if m != "mix")]
-)
+SLOW = {"explore": [pytest.mark.slow], "task": [pytest.mark.slow, pytest.mark.wide]}
+
+
+@pytest.mark.parametrize("mode", [pytest.param(m, marks=SLOW.get(m, ())) for m in MODES])
 def test_an_update_computes_the_golden_numbers(mode, in_float64):
     found = golden_run(mode)
     stored = json.loads(GOLDEN.read_text()) if GOLDEN.exists() else {}

@@ -83,7 +83,11 @@ def compiled(tmp_path, config, shape, sizes=SMALL, timeout=600):
 @pytest.mark.slow
 @pytest.mark.tpu_aot
 @pytest.mark.parametrize(
-    ("config", "shape"), [("configs/v4_8.py", (4, 1)), ("configs/v4_16.py", (4, 2))]
+    ("config", "shape"),
+    [
+        ("configs/v4_8.py", (4, 1)),
+        pytest.param("configs/v4_16.py", (4, 2), marks=pytest.mark.wide),
+    ],
 )
 def test_the_train_step_compiles_for_a_slice(tmp_path, config, shape):
     figures = compiled(tmp_path, config, shape)

@@ -40,6 +40,7 @@ def test_a_new_user_gets_through_the_first_hour(tmp_path):
     assert {"learning_curve.png", "policy.png"} <= names
 
 
+@pytest.mark.wide
 @pytest.mark.slow
 @pytest.mark.multiprocess
 def test_a_hundred_updates_of_smoke_take_half_a_minute_with_the_programs_of_before(tmp_path):

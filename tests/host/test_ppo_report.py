@@ -90,6 +90,7 @@ def signs_of_a_run(monkeypatch, calls, act=None, **changes):
     return found
 
 
+@pytest.mark.wide
 @pytest.mark.slow
 def test_without_reward_the_entropy_falls_unless_it_has_its_default_weight(monkeypatch):
     calls = 12  # 491,520 steps

@@ -30,6 +30,7 @@ ENGINES = {
     "xpk": ["--image=i", "--cluster=c"],
     "slurm": ["--nodes=2"],
 }
+SHORT = ("tpu_vm", "slurm")  # the others start the same processes by other words
 FIRST: dict[str, list] = {}  # losses of the first engine that ran
 CANARY = "canary-5f1c9a"
 
@@ -51,7 +52,9 @@ def fake(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.multiprocess
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    "engine", [pytest.param(x, marks=[pytest.mark.wide] * (x not in SHORT)) for x in ENGINES]
+)
 def test_an_engine_trains_three_updates_together(engine, tmp_path, fake):
     there = [f"--port={free_port()}", f"--python={sys.executable}"]
     command = [sys.executable, "-m", "dtc.commands", "launch", engine, *ENGINES[engine], *there]
