@@ -6,8 +6,8 @@ Batch, starts and environments are 16 times those of v4_8: 64 sequences a device
 update takes 131,072 environment steps, so that `run.steps` is 16 times as large too: 10,000
 updates, as in v4_8.
 
-Estimate (dtc speed, 602fd56, 2026-11-23; roofline to compiler cycles of v4-8, whose devices run the
-same): at H=8 5.14 to 48.8 ms an iteration, 2.69M to 25.5M env_steps/s; at H=64 10.8 to 83.8 ms an
+Estimate (dtc speed, 9f604a3, 2026-11-25; roofline to compiler cycles of v4-8, whose devices run the
+same): at H=8 5.14 to 48.7 ms an iteration, 2.69M to 25.5M env_steps/s; at H=64 10.8 to 83.9 ms an
 iteration, 1.56M to 12.1M env_steps/s.
 """
 

@@ -5,9 +5,9 @@
 Batch, starts, environments and `run.steps` are twice those of v4_8: 64 sequences a device and
 10,000 updates, as there.
 
-Estimate (dtc speed, 52ea359, 2026-11-23; roofline to compiler cycles): at H=8 3.09 to 35.6 ms an
-iteration, 230k to 2.65M env_steps/s; at H=64 6.19 to 58.7 ms an iteration, 139k to 1.32M
-env_steps/s; 3.1 of 30.75 GiB a device.
+Estimate (dtc speed, 9f604a3, 2026-11-25; roofline to compiler cycles of v4-8, whose devices run the
+same): at H=8 5.14 to 49.5 ms an iteration, 331k to 3.19M env_steps/s; at H=64 10.8 to 84.8 ms an
+iteration, 193k to 1.51M env_steps/s.
 """
 
 import ml_collections

@@ -5,9 +5,9 @@
 Batch, starts, environments and `run.steps` are four times those of v4_8: 64 sequences a device and
 10,000 updates, as there.
 
-Estimate (dtc speed, 52ea359, 2026-11-23; roofline to compiler cycles): at H=8 2.40 to 26.9 ms an
-iteration, 304k to 3.41M env_steps/s; at H=64 3.57 to 43.3 ms an iteration, 189k to 2.30M
-env_steps/s; 1.9 of 30.75 GiB a device.
+Estimate (dtc speed, 9f604a3, 2026-11-25; roofline to compiler cycles of v4-8, whose devices run the
+same): at H=8 5.14 to 49.7 ms an iteration, 659k to 6.38M env_steps/s; at H=64 10.8 to 84.9 ms an
+iteration, 386k to 3.03M env_steps/s.
 """
 
 import ml_collections

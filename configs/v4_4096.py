@@ -6,9 +6,9 @@ Batch, starts and environments are 512 times those of v4_8: 64 sequences a devic
 update takes 4,194,304 environment steps, so that `run.steps` is 512 times as large too: 10,000
 updates, as in v4_8.
 
-Estimate (dtc speed, 602fd56, 2026-11-23; roofline to compiler cycles of v4-8, whose devices run the
-same): at H=8 5.14 to 49.1 ms an iteration, 85.5M to 816M env_steps/s; at H=64 10.8 to 84.1 ms an
-iteration, 49.9M to 388M env_steps/s.
+Estimate (dtc speed, 9f604a3, 2026-11-25; roofline to compiler cycles of v4-8, whose devices run the
+same): at H=8 5.14 to 49.0 ms an iteration, 85.6M to 816M env_steps/s; at H=64 10.8 to 84.2 ms an
+iteration, 49.8M to 388M env_steps/s.
 """
 
 import ml_collections

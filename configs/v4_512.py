@@ -6,9 +6,9 @@ Batch, starts and environments are 64 times those of v4_8: 64 sequences a device
 update takes 524,288 environment steps, so that `run.steps` is 64 times as large too: 10,000
 updates, as in v4_8.
 
-Estimate (dtc speed, 602fd56, 2026-11-23; roofline to compiler cycles of v4-8, whose devices run the
-same): at H=8 5.14 to 48.9 ms an iteration, 10.7M to 102M env_steps/s; at H=64 10.8 to 83.9 ms an
-iteration, 6.25M to 48.5M env_steps/s.
+Estimate (dtc speed, 9f604a3, 2026-11-25; roofline to compiler cycles of v4-8, whose devices run the
+same): at H=8 5.14 to 48.8 ms an iteration, 10.7M to 102M env_steps/s; at H=64 10.8 to 84.0 ms an
+iteration, 6.24M to 48.5M env_steps/s.
 """
 
 import ml_collections

@@ -12,8 +12,8 @@ sixteenth of that of configs/local.py, which learns more from a step
 environment steps a second. A run has 10,000 updates, a third more than configs/local.py needs for
 the Feeder. A checkpoint of 12.5 GiB is written after one minute, then every 15 minutes.
 
-Estimate (dtc speed, 602fd56, 2026-11-23; roofline to compiler cycles): at H=8 5.14 to 50.2 ms an
-iteration, 163k to 1.59M env_steps/s; at H=64 10.8 to 85.1 ms an iteration, 96.2k to 757k
+Estimate (dtc speed, 9f604a3, 2026-11-25; roofline to compiler cycles): at H=8 5.14 to 50.1 ms an
+iteration, 164k to 1.59M env_steps/s; at H=64 10.8 to 85.3 ms an iteration, 96.0k to 757k
 env_steps/s; 5.2 of 30.75 GiB a device.
 """
 
