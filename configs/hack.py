@@ -24,5 +24,5 @@ def get_config() -> ml_collections.ConfigDict:
     config.replay.batch = 8
     config.dream.update(starts=32, horizons=(8, 16), chunk=2)
     config.behaviour.pool_units = 0
-    config.run.update(steps=100_000, collect_steps=1, log_every=250, eval_every=1000)
+    config.run.update(steps=100_000, collect_steps=2, log_every=250, eval_every=1000)
     return config
