@@ -4,8 +4,8 @@
 
 A device holds 32 sequences of the batch and has 15.75 GiB of usable memory.
 
-Estimate (dtc speed, 52ea359, 2026-11-23; roofline to compiler cycles): at H=8 4.59 to 37.8 ms an
-iteration, 217k to 1.79M env_steps/s; at H=64 8.79 to 57.1 ms an iteration, 143k to 932k
+Estimate (dtc speed, 9f604a3, 2026-11-25; roofline to compiler cycles): at H=8 4.59 to 36.4 ms an
+iteration, 225k to 1.79M env_steps/s; at H=64 8.79 to 55.8 ms an iteration, 147k to 932k
 env_steps/s; 3.1 of 15.75 GiB a device.
 """
 

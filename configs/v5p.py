@@ -4,8 +4,8 @@
 
 A device holds 64 sequences of the batch and has 95.73 GiB of usable memory.
 
-Estimate (dtc speed, 2210294, 2026-11-23; roofline to compiler cycles): at H=8 2.48 to 38.0 ms an
-iteration, 216k to 3.30M env_steps/s; at H=64 5.82 to 62.2 ms an iteration, 132k to 1.41M
+Estimate (dtc speed, 9f604a3, 2026-11-25; roofline to compiler cycles): at H=8 2.48 to 37.2 ms an
+iteration, 220k to 3.30M env_steps/s; at H=64 5.82 to 61.6 ms an iteration, 133k to 1.41M
 env_steps/s; 5.3 of 95.73 GiB a device.
 """
 
