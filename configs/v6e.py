@@ -4,8 +4,8 @@
 
 A device holds 32 sequences of the batch and has 31.24 GiB of usable memory.
 
-Estimate (dtc speed, 2210294, 2026-11-23; roofline to compiler cycles): at H=8 2.29 to 21.7 ms an
-iteration, 377k to 3.57M env_steps/s; at H=64 4.40 to 32.5 ms an iteration, 252k to 1.86M
+Estimate (dtc speed, 9f604a3, 2026-11-25; roofline to compiler cycles): at H=8 2.29 to 21.6 ms an
+iteration, 379k to 3.57M env_steps/s; at H=64 4.40 to 32.5 ms an iteration, 252k to 1.86M
 env_steps/s; 3.1 of 31.24 GiB a device.
 """
 
