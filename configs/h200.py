@@ -2,7 +2,7 @@
 
     python launch/main.py --config=configs/h200.py --workdir=DIR
 
-Estimate (dtc speed, 602fd56, 2026-11-23; roofline alone): at H=8 at least 4.61 ms an iteration, at
+Estimate (dtc speed, c466e01, 2026-11-25; roofline alone): at H=8 at least 4.61 ms an iteration, at
 most 1.78M env_steps/s; at H=64 at least 10.8 ms an iteration, at most 758k env_steps/s.
 """
 
