@@ -312,7 +312,8 @@ def test_a_slice_has_a_band_and_is_compiled_once(tmp_path):
         pytest.skip("libtpu is not installed; use pip install -e '.[tpu]'.")
     sizes = [f"--config.{name}={value}" for name, value in SMALL.items()]
     out = tmp_path / "figures.json"
-    flags = ["--config=v4_16", f"--json={out}", "--config.replay.slots=2048"]
+    flags = ["--config=v4_16", "--config.mesh.ensemble=2", f"--json={out}"]
+    flags += ["--config.replay.slots=2048"]
     env = os.environ | {"JAX_PLATFORMS": "cpu", "XDG_CACHE_HOME": str(tmp_path)}
     runs = []
     for _ in range(2):
