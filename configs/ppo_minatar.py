@@ -16,5 +16,5 @@ def get_config() -> ml_collections.ConfigDict:
     config.name = "ppo_minatar"
     config.env.name = "gymnax/Breakout-MinAtar"
     config.run.update(steps=10_000_000, collect_steps=128)
-    config.ppo.update(units=64, minibatches=8, lr=2.5e-3, entropy=0.05)
+    config.ppo.update(units=64, minibatches=8, lr=2.5e-3, entropy=0.1)
     return config
