@@ -53,6 +53,7 @@ def wait_for(condition, seconds=600):
     raise AssertionError("waited in vain")
 
 
+@pytest.mark.wide  # with PPO: tests/faults/test_kills.py
 @pytest.mark.slow
 @pytest.mark.multiprocess
 def test_a_killed_run_goes_on_bit_for_bit(tmp_path):
