@@ -42,10 +42,10 @@ def get_config() -> ml_collections.ConfigDict:
     return config
 
 
-def on_slice(slice: str, times: int) -> ml_collections.ConfigDict:
-    """This agent on a slice of `times` as many devices, with as many rows a device and updates."""
+def on_slice(name: str, times: int) -> ml_collections.ConfigDict:
+    """This config on a slice with `times` as many devices: per device, and in updates, the same."""
     config = get_config()
-    config.name, config.slice = slice.replace("-", "_"), slice
+    config.name, config.slice = name.replace("-", "_"), name
     config.env.num_envs *= times
     config.replay.batch *= times
     config.dream.starts *= times

@@ -78,11 +78,9 @@ def program_of(guest: str, mesh_shape=(1, 1), **changes) -> Program:
 shared = cache(program_of)  # compiles each program once
 
 
-def one_curious() -> list:
-    """All guests for a test's parameter `guest`; two of the three modes of curiosity are `wide`."""
-    slow, wide = (pytest.mark.slow,), (pytest.mark.slow, pytest.mark.wide)
-    marks = {"mix": slow, "explore": wide, "task": wide}
-    return [pytest.param(guest, marks=marks.get(guest, ())) for guest in GUESTS]
+SLOW, WIDE = (pytest.mark.slow,), (pytest.mark.slow, pytest.mark.wide)
+MARKS = {"mix": SLOW, "explore": WIDE, "task": WIDE}
+EACH = pytest.mark.parametrize("guest", [pytest.param(g, marks=MARKS.get(g, ())) for g in GUESTS])
 
 
 def fresh(program: Program):

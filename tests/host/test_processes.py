@@ -35,10 +35,15 @@ SAVED, UPDATES = 3, 6
 PATIENCE = 900  # seconds, on a busy machine
 
 
-def make_program(guest, *where):
+def config(guest):
     """An algorithm at toy size."""
+    return config_of(guest, SHAPE, env__name="chain")
+
+
+def make_program(guest, *where):
+    """The program of that algorithm."""
     with registered():
-        return Program(config_of(guest, SHAPE, env__name="chain"), *where)
+        return Program(config(guest), *where)
 
 
 def trained(program, workdir):
@@ -69,7 +74,7 @@ def wait_for(path):
 
 def work(root, coordinator, guest, num, index):
     """One process of the group of `num`: trains, then goes on from what the others saved."""
-    devices.start(config_of(guest, SHAPE), DEVICES, Processes(coordinator, num, index))
+    devices.start(config(guest), DEVICES, Processes(coordinator, num, index))
     assert (jax.device_count(), jax.process_count()) == (DEVICES, num)
     program = make_program(guest)
     found = {"trained": trained(program, root / str(num))}
@@ -125,9 +130,10 @@ def faults(found, reference):
 @pytest.mark.multiprocess
 def test_several_processes_train_like_one(groups):
     first = groups[1]["trained"]
-    assert len(first) == UPDATES and first[0] != first[-1]
     for num in groups.keys() - {1}:
-        assert faults(groups[num]["trained"], first) == []
+        found = groups[num]["trained"]
+        assert len(found) == UPDATES and found[0] != found[-1]
+        assert faults(found, first) == []
     loss = next(name for name in first[-1] if "loss" in name)
     wrong = [*first[:-1], first[-1] | {loss: first[-1][loss] * (1 + 1e-4)}]
     assert len(faults(wrong, first)) == 1

@@ -9,7 +9,7 @@ import pytest
 
 from dtc.host.pace import Pace
 from dtc.host.proof import leaves_of
-from tests.guests import GUESTS, fresh, one_curious, shared
+from tests.guests import EACH, GUESTS, fresh, shared
 
 pytestmark = pytest.mark.faults
 
@@ -33,8 +33,6 @@ TENSORS = r"learner/((params|slow|average|opt)/.+|policy.*|members.*)"
 MEASURES = (
     r"learner/((ranges|entropy|normalizer)(/.+)?|curiosity/(fast|slow|spread|peak|boredom)|unit)"
 )
-
-EACH = pytest.mark.parametrize("guest", one_curious())
 
 
 def _calls(cfg):

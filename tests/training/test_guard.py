@@ -13,12 +13,11 @@ from dtc.envs import vector
 from dtc.envs.vector import VectorConfig
 from dtc.training import guard, trainer
 from tests import red_lines
-from tests.guests import fresh, one_curious, shared
+from tests.guests import EACH, fresh, shared
 
 pytestmark = pytest.mark.faults
 
 SHAPE = (2, 1)
-EACH = pytest.mark.parametrize("guest", one_curious())
 
 
 def with_nan(learn, leaf):
