@@ -165,9 +165,11 @@ def learn(
         f"curiosity/{k}": v for k, v in curious._asdict().items() if k != "bucket"
     }
     scalars["curiosity/horizon"] = horizon_of(learner, agent)
+    scalars["reward/unit"] = info.batch.unit.size
     after = Learner(
         params=params,
         normalizer=normalizer.follow(learner.normalizer, grads.deviations, draws.update),
+        unit=info.batch.unit,
         opt=opt,
         slow=slow,
         average=average,
