@@ -276,11 +276,17 @@ class OptimizerConfig:
 
     model_lr: float = setting(2e-3, POSITIVE, help="learning rate of the trunk")
     member_lr: float = setting(1e-3, POSITIVE, help="learning rate of the transition members")
-    actor_lr: float = setting(3e-4, POSITIVE, help="learning rate of the actor")
+    actor_lr: float = setting(3e-3, POSITIVE, help="learning rate of the actor")
     explore_lr: float = setting(
         3e-3,
         POSITIVE,
         help="learning rate of the reward-free actor, whose target, novelty, keeps moving",
+    )
+    actor_kl: float = setting(
+        0.01,
+        NATURAL,
+        unit="nats",
+        help="an actor's step is shortened where its policy would change by more; 0: never",
     )
     critic_lr: float = setting(2e-3, POSITIVE, help="learning rate of critics and salience pooling")
     rate_units: int = setting(
