@@ -20,7 +20,7 @@ from dtc.behaviour import losses, targets
 from dtc.behaviour.networks import slow_part
 from dtc.behaviour.policy import log_prob_and_entropy
 from dtc.core import distributions as dist
-from dtc.core import mesh, normalizer
+from dtc.core import mesh, normalizer, reward_unit
 from dtc.core.metrics import Mean
 from dtc.core.nets import Precision
 from dtc.core.normalizer import Moments
@@ -262,9 +262,15 @@ def test_a_batch_holds_the_rows_after_a_stored_latent_with_their_previous_action
     assert time_TB.max() < NUM_ROWS  # no window crosses the write head
     env_TB = np.broadcast_to(index.env, time_TB.shape)
     one_hot = np.eye(A, dtype=np.float32)
-    for name in ("reward", "terminated", "truncated", "first", "action", "action_mask"):
+    for name in ("terminated", "truncated", "first", "action", "action_mask"):
         expected = getattr(ROWS, name)[time_TB, env_TB]
         np.testing.assert_array_equal(getattr(batch.rows, name), expected, err_msg=name)
+    paid = ROWS.reward[time_TB, env_TB]
+    square, share = s.learner.unit
+    rate = max(reward_unit.RATE, 1 / (UPDATE + 1))
+    square = square + rate * (np.square(paid).mean() - square)
+    share = share + rate * ((paid != 0).mean() - share)
+    np.testing.assert_allclose(batch.rows.reward, paid / np.sqrt(square / share), rtol=1e-5)
     np.testing.assert_array_equal(batch.first, batch.rows.first)
     np.testing.assert_array_equal(batch.action, one_hot[ROWS.action[time_TB, env_TB]])
     np.testing.assert_array_equal(batch.previous, one_hot[ROWS.action[time_TB - 1, env_TB]])
@@ -275,6 +281,18 @@ def test_a_batch_holds_the_rows_after_a_stored_latent_with_their_previous_action
     mean, var = (np.asarray(x) for x in s.learner.normalizer["vector"])
     expected = (raw - mean) / np.sqrt(var)
     np.testing.assert_allclose(batch.obs["vector"], expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("mode", ["mix", "explore"])
+def test_gradients_do_not_depend_on_how_large_rewards_are(mode):
+    s, times = scene() if mode == "mix" else explorer(), np.float32(2.0**10)  # nothing is rounded
+    gradients = s.compiled(learn.gradients)
+    ours = gradients(s.draws, s.learner, s.ring)[0]
+    unit = s.learner.unit
+    learner = s.learner._replace(unit=unit._replace(square=times**2 * unit.square))
+    larger = stored_ring(reward_times=times)
+    assert_equal(ours, gradients(s.draws, learner, larger)[0])
+    assert differ(ours, gradients(s.draws, s.learner, larger)[0])
 
 
 def test_without_a_stored_latent_a_sequence_begins_like_an_episode():
@@ -1029,7 +1047,8 @@ def test_the_value_bias_is_the_averaged_task_critic_s_value_minus_the_return(mod
     trace = Trace(rows, latents, Outcome(jnp.asarray(reward), jnp.asarray(time_TN < length_N), {}))
     found = s.compiled(judging.judge)(s.learner, trace)
     policy, average = s.agent.task, s.learner.average["task"]
-    value_TN = dreams.values_fn(s.agent, average, policy, latents)["extrinsic"]
+    value_TN = 2 * dreams.values_fn(s.agent, average, policy, latents)["extrinsic"]
+    assert s.learner.unit.size == 2  # of rewards
     gamma = s.agent.behaviour.discount
     for n, length in enumerate(length_N):
         paid = sum(gamma**t * reward[t, n] for t in range(length))
