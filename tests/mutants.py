@@ -653,8 +653,7 @@ MUTANTS = (
     Mutant(
         "ppo_forgets_what_it_has_seen",
         PPO,
-        "    return learner._replace(normalizer=normalizer.follow(learner.normalizer, away, "
-        "draws.update))\n",
+        "    return learner._replace(normalizer=moments)\n",
         "    return learner\n",
         "test_ppo_learns_the_moments_of_the_observations_it_collects",
         PPO_LAWS,
@@ -687,7 +686,7 @@ MUTANTS = (
     Mutant(
         "guard_looks_at_steps_alone",
         LEARN,
-        "evidence=(steps, rest)",
+        "evidence=(steps, shares, rest)",
         "evidence=steps",
         "test_the_guard_looks_at_all_of_the_learner_that_no_step_decides",
         LEARN_LAWS,

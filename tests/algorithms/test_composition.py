@@ -941,7 +941,8 @@ def test_moments_and_ranges_are_kept_for_the_next_update():
     s = explorer()
     grads, info = given_gradients(s)
     after = updated()[0].learner
-    expected = normalizer.follow(s.learner.normalizer, grads.deviations, jnp.int32(UPDATE))
+    least = normalizer.least_std(s.agent.spec)
+    expected = normalizer.follow(s.learner.normalizer, grads.deviations, jnp.int32(UPDATE), least)
     assert_close(after.normalizer, expected)
     assert_equal(after.ranges, info.ranges)
 
@@ -949,7 +950,9 @@ def test_moments_and_ranges_are_kept_for_the_next_update():
 def test_moments_are_of_raw_and_not_of_standardised_observations():
     s = scene()
     old, raw = s.learner.normalizer["vector"], s.batch.encoded["vector"]
-    new = normalizer.follow(s.learner.normalizer, s.gradients.deviations, jnp.int32(0))["vector"]
+    least = {"vector": jnp.zeros(2)}
+    away = s.gradients.deviations
+    new = normalizer.follow(s.learner.normalizer, away, jnp.int32(0), least)["vector"]
     np.testing.assert_allclose(new.mean, raw.mean((0, 1)), rtol=1e-5)
     np.testing.assert_allclose(new.var, raw.var((0, 1)), rtol=1e-4)
     assert differ(old.mean, new.mean)

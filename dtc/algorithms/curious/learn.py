@@ -174,7 +174,9 @@ def learn(
     scalars["reward/unit"] = info.batch.unit.size
     after = Learner(
         params=params,
-        normalizer=normalizer.follow(learner.normalizer, grads.deviations, draws.update),
+        normalizer=normalizer.follow(
+            learner.normalizer, grads.deviations, draws.update, normalizer.least_std(agent.spec)
+        ),
         unit=info.batch.unit,
         opt=opt,
         slow=slow,
