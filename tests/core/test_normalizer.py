@@ -27,7 +27,9 @@ def followed(x_NTB, start=0, moments=None, least=(0.0,) * F):
     moments = normalizer.init({"vector": F}, jnp.float32) if moments is None else moments
     for i, x_TB in enumerate(x_NTB):
         away = normalizer.deviations(moments, {"vector": x_TB, "grid": None})
-        moments = normalizer.follow(moments, away, jnp.int32(start + i), {"vector": jnp.asarray(least)})
+        moments = normalizer.follow(
+            moments, away, jnp.int32(start + i), {"vector": jnp.asarray(least)}
+        )
     return moments
 
 
