@@ -909,6 +909,36 @@ def test_a_bored_agent_has_shorter_dreams():
     assert lengths == [HORIZONS[-1], HORIZONS[0]]
 
 
+@pytest.mark.parametrize("size", [0.003, 0.05])
+def test_an_actor_takes_the_share_of_its_step_that_changes_its_policy_by_the_limit(size):
+    s, one = explorer(), scene()
+    old, limit = s.params.behaviour, s.agent.optimizer.actor_kl
+    info = learn.UpdateInfo(one.seen, one.batch, {}, {})
+    new = jax.tree.map(lambda x, step: x + size * step, old, noise(old, 11))
+    changes = s.compiled(learn.policy_changes)(old, new, info)
+    shares = {name: learn.step_share(changes[f"{name}/change"], s.agent) for name in old}
+    made = learn.shortened(old, new, shares)
+    changed = s.compiled(learn.policy_changes)(old, made, info)
+    for name in s.policies:
+        before, after = float(changes[f"{name}/change"]), float(changed[f"{name}/change"])
+        assert after == pytest.approx(min(before, limit), rel=0.3) and (before > limit) == (
+            size > 0.01
+        )
+        assert_equal(made[name] | {"actor": None}, new[name] | {"actor": None})
+
+
+def test_an_update_takes_the_shortened_steps(monkeypatch):
+    s = explorer()
+    monkeypatch.setattr(learn, "step_share", lambda change, agent: 0.25 + 0 * change)
+    grads, info = given_gradients(s)
+    monkeypatch.setattr(learn, "gradients", lambda *args: (grads, info))
+    after = learn.learn(s.draws, s.learner, None, s.ring, s.agent).learner.params.behaviour
+    tried = learn.apply_gradients(s.learner, grads, s.agent)[0].behaviour
+    for name, old in s.params.behaviour.items():
+        step = jax.tree.map(lambda a, b: a + 0.25 * (b - a), old["actor"], tried[name]["actor"])
+        assert_close(after[name]["actor"], step, rtol=1e-6)
+
+
 def test_slow_critics_and_the_average_follow_the_updated_parameters():
     s, after = explorer(), updated()[0].learner
     cfg, made = s.agent.behaviour, after.params.behaviour
