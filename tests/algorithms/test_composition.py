@@ -909,7 +909,7 @@ def test_a_bored_agent_has_shorter_dreams():
     assert lengths == [HORIZONS[-1], HORIZONS[0]]
 
 
-@pytest.mark.parametrize("size", [0.003, 0.05])
+@pytest.mark.parametrize("size", [0.003, 0.3])
 def test_an_actor_takes_the_share_of_its_step_that_changes_its_policy_by_the_limit(size):
     s, one = explorer(), scene()
     old, limit = s.params.behaviour, s.agent.optimizer.actor_kl
@@ -921,8 +921,8 @@ def test_an_actor_takes_the_share_of_its_step_that_changes_its_policy_by_the_lim
     changed = s.compiled(learn.policy_changes)(old, made, info)
     for name in s.policies:
         before, after = float(changes[f"{name}/change"]), float(changed[f"{name}/change"])
-        assert after == pytest.approx(min(before, limit), rel=0.3) and (before > limit) == (
-            size > 0.01
+        assert after == pytest.approx(min(before, limit), rel=0.5) and (before > limit) == (
+            size > 0.1
         )
         assert_equal(made[name] | {"actor": None}, new[name] | {"actor": None})
 
