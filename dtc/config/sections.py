@@ -252,7 +252,7 @@ class BehaviourConfig:
     slow_rate: float = setting(0.1, RATE, unit="per update", help="EMA rate of the slow critics")
     reward_unit: bool = setting(
         True,
-        help="rewards are in units of the root mean square of all but zeros (DreamerV3: false)",
+        help="rewards are in units of the root mean square of positive ones (DreamerV3: false)",
     )
     centre: bool = setting(
         True, help="the mean over all dreams is subtracted from advantages (DreamerV3: false)"

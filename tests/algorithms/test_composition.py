@@ -268,8 +268,8 @@ def test_a_batch_holds_the_rows_after_a_stored_latent_with_their_previous_action
     paid = ROWS.reward[time_TB, env_TB]
     square, share = s.learner.unit
     rate = max(reward_unit.RATE, 1 / (UPDATE + 1))
-    square = square + rate * (np.square(paid).mean() - square)
-    share = share + rate * ((paid != 0).mean() - share)
+    square = square + rate * (np.square(np.maximum(paid, 0)).mean() - square)
+    share = share + rate * ((paid > 0).mean() - share)
     np.testing.assert_allclose(batch.rows.reward, paid / np.sqrt(square / share), rtol=1e-5)
     np.testing.assert_array_equal(batch.first, batch.rows.first)
     np.testing.assert_array_equal(batch.action, one_hot[ROWS.action[time_TB, env_TB]])

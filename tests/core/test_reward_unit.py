@@ -11,7 +11,7 @@ RNG = np.random.default_rng(0)
 
 
 def rewards(num, share=0.3):
-    """Batches [num, T, B] of rewards of which a share is not zero."""
+    """Batches [num, T, B] of rewards of which a share is not zero, half of it positive."""
     return np.where(RNG.random((num, 8, 4)) < share, RNG.normal(size=(num, 8, 4)), 0)
 
 
@@ -24,9 +24,9 @@ def followed(reward_NTB, start=0):
 
 
 @pytest.mark.parametrize("share", [0.02, 0.3, 1.0])
-def test_the_unit_is_the_root_mean_square_of_all_rewards_but_zeros(share):
+def test_the_unit_is_the_root_mean_square_of_positive_rewards(share):
     reward = rewards(50, share)
-    expected = np.sqrt(np.square(reward[reward != 0]).mean())
+    expected = np.sqrt(np.square(reward[reward > 0]).mean())
     np.testing.assert_allclose(followed(reward).size, expected, rtol=1e-4)
 
 
@@ -37,7 +37,7 @@ def test_it_grows_with_the_rewards(times):
 
 
 def test_it_is_one_before_the_first_reward():
-    nothing = np.zeros((3, 8, 4))
+    nothing = -np.abs(rewards(3))
     assert followed(nothing).size == 1
     late = np.concatenate([nothing, np.full((1, 8, 4), 5.0)])
     np.testing.assert_allclose(followed(late).size, 5, rtol=1e-6)
