@@ -556,9 +556,23 @@ MUTANTS = (
     Mutant(
         "value_is_the_latest_critic_s",
         f"{AGENT}/judging.py",
-        "value = partial(values_fn, agent, learner.average[policy.name], policy)",
-        "value = partial(values_fn, agent, learner.params.behaviour[policy.name], policy)",
+        "values_fn(agent, learner.average[policy.name], policy, state)",
+        "values_fn(agent, learner.params.behaviour[policy.name], policy, state)",
         "test_the_value_bias_is_the_averaged_task_critic_s_value_minus_the_return",
+    ),
+    Mutant(
+        "a_value_is_told_in_the_unit_of_rewards",
+        f"{AGENT}/judging.py",
+        'return learner.unit.size * values["extrinsic"]',
+        'return values["extrinsic"]',
+        "test_the_value_bias_is_the_averaged_task_critic_s_value_minus_the_return",
+    ),
+    Mutant(
+        "rewards_are_not_put_in_their_unit",
+        f"{AGENT}/batch.py",
+        "rows._replace(reward=rows.reward / unit.size)",
+        "rows",
+        "test_gradients_do_not_depend_on_how_large_rewards_are",
     ),
     # PPO
     Mutant(
@@ -639,8 +653,7 @@ MUTANTS = (
     Mutant(
         "ppo_forgets_what_it_has_seen",
         PPO,
-        "    return learner._replace(normalizer=normalizer.follow(learner.normalizer, away, "
-        "draws.update))\n",
+        "    return learner._replace(normalizer=moments)\n",
         "    return learner\n",
         "test_ppo_learns_the_moments_of_the_observations_it_collects",
         PPO_LAWS,
@@ -673,7 +686,7 @@ MUTANTS = (
     Mutant(
         "guard_looks_at_steps_alone",
         LEARN,
-        "evidence=(steps, rest)",
+        "evidence=(steps, shares, rest)",
         "evidence=steps",
         "test_the_guard_looks_at_all_of_the_learner_that_no_step_decides",
         LEARN_LAWS,

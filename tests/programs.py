@@ -10,7 +10,7 @@ from dtc.core import mesh
 from dtc.host.program import Program
 
 # At the agent's own rates rounding grows within a few updates to what tests can see.
-STEADY = dict.fromkeys(("model_lr", "member_lr", "actor_lr", "explore_lr", "critic_lr"), 3e-4)
+STEADY = dict.fromkeys(("model_lr", "member_lr", "actor_lr", "critic_lr"), 3e-4)
 
 
 def smoke_config(mesh_shape=(1, 1), **changes):

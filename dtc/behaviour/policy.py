@@ -106,6 +106,19 @@ def entropy_share(entropy: Array, mask: Array | None, spec: EnvSpec) -> Array | 
     return jnp.where(most > 0, entropy / jnp.where(most > 0, most, 1), 1)
 
 
+def kl(old: Array, new: Array, mask: Array | None, spec: EnvSpec, squash: bool = True) -> Array:
+    """[...] KL(old || new) in nats, of two outputs of the actor; `squash` as in `sample_action`.
+
+    The tanh of both policies leaves the divergence of the normals before it as it is.
+    """
+    if spec.is_discrete:
+        return dist.categorical_kl(log_policy(old, mask), log_policy(new, mask))
+    (mean, std), (new_mean, new_std) = gaussian(old), gaussian(new)
+    if not squash:
+        mean, new_mean = jnp.tanh(mean), jnp.tanh(new_mean)
+    return dist.normal_kl(mean, std, new_mean, new_std)
+
+
 def log_prob_and_entropy(
     output: Array,
     action: Array,

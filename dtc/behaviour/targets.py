@@ -23,6 +23,7 @@ PERCENTILES = (5.0, 95.0)  # of the returns; their range divides advantages
 RETURN_RATE = 0.01  # EMA rate of the percentiles, per update
 
 ENTROPY_RATE = 0.05  # EMA rate of mean |advantage|, which scales a reward-free policy's entropy
+LEAST_EARNED = 0.01  # of the return range that the floor of novelty is multiplied by
 LEAST_SEEKING = 0.1  # 1 - boredom of a reward-free policy is at least this: it never only wanders
 
 
@@ -104,13 +105,18 @@ def targets(
     value_t = {name: _value_t(rollout, name) for name in ret}
     delta = {name: ret[name] - value_t[name] for name in ret}
     followed = _follow(ret, delta, counted_Hn, ranges, update, cfg.centre)
+    earned = jnp.ones(())
+    if "extrinsic" in followed:
+        known = followed["extrinsic"].new
+        earned = jnp.clip(known.high - known.low, LEAST_EARNED, 1.0)
     metrics: dict[str, Array | Mean] = {}
     parts: dict[str, Array] = {}
     for kind in policy.rewards:
         name = kind.name
         new, mean_delta, found = followed[name]
         weight = kind.weight * (1.0 - boredom if kind.fades else 1.0)
-        scale = jnp.maximum(kind.floor, new.high - new.low)
+        floor = kind.floor * (earned if kind.fades else 1.0)
+        scale = jnp.maximum(floor, new.high - new.low)
         parts[name] = jnp.where(valid_Hn, weight * (delta[name] - mean_delta) / scale, 0.0)
         sizes = {"return_scale": scale, "return_p05": found.low, "return_p95": found.high}
         metrics |= {f"{name}/{k}": x for k, x in sizes.items()}

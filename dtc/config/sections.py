@@ -250,6 +250,10 @@ class BehaviourConfig:
         0.1, POSITIVE, help="smallest divisor that scales the intrinsic advantage"
     )
     slow_rate: float = setting(0.1, RATE, unit="per update", help="EMA rate of the slow critics")
+    reward_unit: bool = setting(
+        True,
+        help="rewards are in units of the root mean square of positive ones (DreamerV3: false)",
+    )
     centre: bool = setting(
         True, help="the mean over all dreams is subtracted from advantages (DreamerV3: false)"
     )
@@ -272,11 +276,12 @@ class OptimizerConfig:
 
     model_lr: float = setting(2e-3, POSITIVE, help="learning rate of the trunk")
     member_lr: float = setting(1e-3, POSITIVE, help="learning rate of the transition members")
-    actor_lr: float = setting(3e-4, POSITIVE, help="learning rate of the actor")
-    explore_lr: float = setting(
-        3e-3,
-        POSITIVE,
-        help="learning rate of the reward-free actor, whose target, novelty, keeps moving",
+    actor_lr: float = setting(3e-3, POSITIVE, help="learning rate of actors")
+    actor_kl: float = setting(
+        0.01,
+        NATURAL,
+        unit="nats",
+        help="an actor's step is shortened where its policy would change by more; 0: never",
     )
     critic_lr: float = setting(2e-3, POSITIVE, help="learning rate of critics and salience pooling")
     rate_units: int = setting(
@@ -307,7 +312,7 @@ class OptimizerConfig:
         the number of its inputs (Yang et al. 2022, arXiv:2203.03466, table 8: Adam, hidden layers).
         """
         share = min(1.0, self.rate_units / units) if self.rate_units else 1.0
-        rates = ("model_lr", "member_lr", "actor_lr", "explore_lr", "critic_lr")
+        rates = ("model_lr", "member_lr", "actor_lr", "critic_lr")
         return replace(self, **{name: share * getattr(self, name) for name in rates})
 
 

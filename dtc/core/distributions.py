@@ -158,6 +158,13 @@ def normal_log_prob(action: Array, mean: Array, std: Array) -> Array:
     return jnp.sum(log_p_A, -1)
 
 
+def normal_kl(mean: Array, std: Array, new_mean: Array, new_std: Array) -> Array:
+    """[...] KL(N(mean, std^2) || N(new_mean, new_std^2)), summed over the last dim."""
+    mean, std, new_mean, new_std = map(accum, (mean, std, new_mean, new_std))
+    away = (jnp.square(std) + jnp.square(mean - new_mean)) / jnp.square(new_std)
+    return (jnp.log(new_std / std) + (away - 1) / 2).sum(-1)
+
+
 def normal_entropy(std: Array) -> Array:
     """[...] entropy of N(mean, std^2) with deviations [..., A], summed over A, in nats."""
     return jnp.sum(0.5 * np.log(2 * np.pi * np.e) + jnp.log(accum(std)), -1)

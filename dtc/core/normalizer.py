@@ -5,16 +5,18 @@ beside a speed of 3 m/s. The moments are state, not parameters: no gradient reac
 """
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 
 from dtc.core.nets import trailing
 from dtc.core.numerics import accum, ema_from_start
-from dtc.core.types import Array
+from dtc.core.types import Array, ArraySpec, EnvSpec
 
 RATE = 1e-3  # EMA rate of the moments, per update; faster at the start
-MIN_STD = 1e-3  # smallest divisor: a constant dim of an observation stays finite
+LEAST_STD = 1e-3  # of a dim of unknown range: where it is constant, it stays finite
+LEAST_SHARE = 0.02  # of a dim's range: what is seen for the first time is not a thousand deviations
 
 
 class Moments(NamedTuple):
@@ -25,8 +27,8 @@ class Moments(NamedTuple):
 
     @property
     def std(self) -> Array:
-        """[F] standard deviation, at least MIN_STD."""
-        return jnp.maximum(jnp.sqrt(self.var), MIN_STD)
+        """[F] standard deviation."""
+        return jnp.sqrt(self.var)
 
 
 Normalizer = dict[str, Moments]  # by leaf of the encoded observation
@@ -68,7 +70,38 @@ def deviations(normalizer: Normalizer, obs: Mapping[str, Array]) -> Normalizer:
     return {name: one(obs[name], moments.mean) for name, moments in normalizer.items()}
 
 
-def follow(normalizer: Normalizer, away: Normalizer, update: Array) -> Normalizer:
+def least_std(spec: EnvSpec) -> dict[str, Array]:
+    """[F] smallest deviation of each dim of the encoded vectors, or more: see `follow`.
+
+    A share of the dim's range, which lies between the encodings of the lowest and of the highest
+    observation; LEAST_STD where these are unknown or alike.
+    """
+
+    def bound(x: ArraySpec, limit: Any) -> Array:
+        if x.num_classes is not None:
+            return jnp.full(x.shape, limit(0, x.num_classes - 1), x.dtype)
+        value = limit(x.low, x.high)
+        value = np.nan if value is None else np.asarray(value)
+        is_float = jnp.issubdtype(x.dtype, jnp.floating)
+        return jnp.broadcast_to(value if is_float else np.nan_to_num(value), x.shape).astype(
+            x.dtype
+        )
+
+    low, high = (
+        spec.encode({name: bound(x, limit) for name, x in spec.obs.items()})
+        for limit in (lambda low, _: low, lambda _, high: high)
+    )
+
+    def one(low: Array, high: Array) -> Array:
+        least = LEAST_SHARE * jnp.abs(accum(high) - accum(low))
+        return jnp.maximum(jnp.where(jnp.isfinite(least), least, 0), LEAST_STD)
+
+    return {name: one(low[name], high[name]) for name in low}
+
+
+def follow(
+    normalizer: Normalizer, away: Normalizer, update: Array, least: Mapping[str, Array]
+) -> Normalizer:
     """The running moments after one more batch: those of a mixture of past data and the batch.
 
     variance = mean square about the old mean - (new mean - old mean)^2
@@ -76,11 +109,13 @@ def follow(normalizer: Normalizer, away: Normalizer, update: Array) -> Normalize
     Args:
       away: `deviations`, averaged over the mesh.
       update: [] int32, number of updates before this one.
+      least: [F] smallest standard deviation of each vector, see `least_std`.
     """
 
-    def one(old: Moments, new: Moments) -> Moments:
+    def one(old: Moments, new: Moments, least_F: Array) -> Moments:
         mean = ema_from_start(old.mean, old.mean + new.mean, RATE, update + 1)
         about_old = ema_from_start(old.var, new.var, RATE, update + 1)
-        return Moments(mean, jnp.maximum(about_old - jnp.square(mean - old.mean), 0))
+        var = about_old - jnp.square(mean - old.mean)
+        return Moments(mean, jnp.maximum(var, jnp.square(least_F)))
 
-    return {name: one(moments, away[name]) for name, moments in normalizer.items()}
+    return {name: one(moments, away[name], least[name]) for name, moments in normalizer.items()}

@@ -91,19 +91,15 @@ def make(
 
 
 def make_behaviour(cfg: OptimizerConfig) -> optax.GradientTransformation:
-    """The optimiser of {policy: {network: ...}}: each actor at its own rate, the rest at critic_lr.
+    """The optimiser of {policy: {network: ...}}: actors at `actor_lr`, the rest at `critic_lr`."""
+    share = cfg.actor_lr / cfg.critic_lr
 
-    The actor of the policy `explore` learns at `explore_lr`, all others at `actor_lr`.
-    """
-
-    def scale(policy: str, networks: PyTree) -> PyTree:
-        rate = cfg.explore_lr if policy == "explore" else cfg.actor_lr
-        share = rate / cfg.critic_lr
+    def scale(networks: PyTree) -> PyTree:
         return networks | {"actor": jax.tree.map(lambda x: share * x, networks["actor"])}
 
     return optax.chain(
         make(cfg.critic_lr, cfg, cfg.behaviour_warmup),
-        optax.stateless(lambda updates, _: {name: scale(name, x) for name, x in updates.items()}),
+        optax.stateless(lambda updates, _: {name: scale(x) for name, x in updates.items()}),
     )
 
 

@@ -26,6 +26,7 @@ from dtc.core import distributions as dist
 from dtc.core.keys import Draws
 from dtc.core.nets import Precision
 from dtc.core.normalizer import Moments
+from dtc.core.reward_unit import RewardUnit
 from dtc.core.types import ArraySpec, Environment, EnvSpec, Latent, Row, TimeStep
 from dtc.curiosity import drive
 from dtc.curiosity.drive import CuriosityState
@@ -159,16 +160,17 @@ def time_of(slot):
 
 
 @cache
-def stored_ring(has_latents: bool = True) -> ring.Ring:
+def stored_ring(has_latents: bool = True, reward_times: float = 1.0) -> ring.Ring:
     """A ring of M slots after all rows; it has wrapped, and its oldest rows are overwritten."""
+    rows = ROWS._replace(reward=np.float32(reward_times) * ROWS.reward)
 
     def codec(tree):
         return Codec.of(jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[2:], x.dtype), tree))
 
     def fill() -> ring.Ring:
-        stored = ring.init(N, M, Layout(codec(ROWS), codec(LATENTS) if has_latents else None))
+        stored = ring.init(N, M, Layout(codec(rows), codec(LATENTS) if has_latents else None))
         for i in range(0, NUM_ROWS, 2):
-            part = jax.tree.map(lambda x, i=i: jnp.asarray(x[i : i + 2]), (ROWS, LATENTS))
+            part = jax.tree.map(lambda x, i=i: jnp.asarray(x[i : i + 2]), (rows, LATENTS))
             stored = ring.add(stored, *part)
         return stored
 
@@ -219,6 +221,7 @@ def make_learner(agent: Agent) -> Learner:
     return Learner(
         params=noise(shapes.params, 0),
         normalizer={"vector": Moments(jnp.array([1.5, 2.5]), jnp.array([2.0, 0.5]))},
+        unit=RewardUnit(jnp.float32(2.0), jnp.float32(0.5)),
         opt=opt,
         slow=noise(shapes.slow, 2),
         average=noise(shapes.average, 3),

@@ -20,7 +20,7 @@ from dtc.behaviour import losses, targets
 from dtc.behaviour.networks import slow_part
 from dtc.behaviour.policy import log_prob_and_entropy
 from dtc.core import distributions as dist
-from dtc.core import mesh, normalizer
+from dtc.core import mesh, normalizer, reward_unit
 from dtc.core.metrics import Mean
 from dtc.core.nets import Precision
 from dtc.core.normalizer import Moments
@@ -262,9 +262,15 @@ def test_a_batch_holds_the_rows_after_a_stored_latent_with_their_previous_action
     assert time_TB.max() < NUM_ROWS  # no window crosses the write head
     env_TB = np.broadcast_to(index.env, time_TB.shape)
     one_hot = np.eye(A, dtype=np.float32)
-    for name in ("reward", "terminated", "truncated", "first", "action", "action_mask"):
+    for name in ("terminated", "truncated", "first", "action", "action_mask"):
         expected = getattr(ROWS, name)[time_TB, env_TB]
         np.testing.assert_array_equal(getattr(batch.rows, name), expected, err_msg=name)
+    paid = ROWS.reward[time_TB, env_TB]
+    square, share = s.learner.unit
+    rate = max(reward_unit.RATE, 1 / (UPDATE + 1))
+    square = square + rate * (np.square(np.maximum(paid, 0)).mean() - square)
+    share = share + rate * ((paid > 0).mean() - share)
+    np.testing.assert_allclose(batch.rows.reward, paid / np.sqrt(square / share), rtol=1e-5)
     np.testing.assert_array_equal(batch.first, batch.rows.first)
     np.testing.assert_array_equal(batch.action, one_hot[ROWS.action[time_TB, env_TB]])
     np.testing.assert_array_equal(batch.previous, one_hot[ROWS.action[time_TB - 1, env_TB]])
@@ -275,6 +281,18 @@ def test_a_batch_holds_the_rows_after_a_stored_latent_with_their_previous_action
     mean, var = (np.asarray(x) for x in s.learner.normalizer["vector"])
     expected = (raw - mean) / np.sqrt(var)
     np.testing.assert_allclose(batch.obs["vector"], expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("mode", ["mix", "explore"])
+def test_gradients_do_not_depend_on_how_large_rewards_are(mode):
+    s, times = scene() if mode == "mix" else explorer(), np.float32(2.0**10)  # nothing is rounded
+    gradients = s.compiled(learn.gradients)
+    ours = gradients(s.draws, s.learner, s.ring)[0]
+    unit = s.learner.unit
+    learner = s.learner._replace(unit=unit._replace(square=times**2 * unit.square))
+    larger = stored_ring(reward_times=times)
+    assert_equal(ours, gradients(s.draws, learner, larger)[0])
+    assert differ(ours, gradients(s.draws, s.learner, larger)[0])
 
 
 def test_without_a_stored_latent_a_sequence_begins_like_an_episode():
@@ -891,6 +909,36 @@ def test_a_bored_agent_has_shorter_dreams():
     assert lengths == [HORIZONS[-1], HORIZONS[0]]
 
 
+@pytest.mark.parametrize("size", [0.003, 0.3])
+def test_an_actor_takes_the_share_of_its_step_that_changes_its_policy_by_the_limit(size):
+    s, one = explorer(), scene()
+    old, limit = s.params.behaviour, s.agent.optimizer.actor_kl
+    info = learn.UpdateInfo(one.seen, one.batch, {}, {})
+    new = jax.tree.map(lambda x, step: x + size * step, old, noise(old, 11))
+    changes = s.compiled(learn.policy_changes)(old, new, info)
+    shares = {name: learn.step_share(changes[f"{name}/change"], s.agent) for name in old}
+    made = learn.shortened(old, new, shares)
+    changed = s.compiled(learn.policy_changes)(old, made, info)
+    for name in s.policies:
+        before, after = float(changes[f"{name}/change"]), float(changed[f"{name}/change"])
+        assert after == pytest.approx(min(before, limit), rel=0.5) and (before > limit) == (
+            size > 0.1
+        )
+        assert_equal(made[name] | {"actor": None}, new[name] | {"actor": None})
+
+
+def test_an_update_takes_the_shortened_steps(monkeypatch):
+    s = explorer()
+    monkeypatch.setattr(learn, "step_share", lambda change, agent: 0.25 + 0 * change)
+    grads, info = given_gradients(s)
+    monkeypatch.setattr(learn, "gradients", lambda *args: (grads, info))
+    after = learn.learn(s.draws, s.learner, None, s.ring, s.agent).learner.params.behaviour
+    tried = learn.apply_gradients(s.learner, grads, s.agent)[0].behaviour
+    for name, old in s.params.behaviour.items():
+        step = jax.tree.map(lambda a, b: a + 0.25 * (b - a), old["actor"], tried[name]["actor"])
+        assert_close(after[name]["actor"], step, rtol=1e-6)
+
+
 def test_slow_critics_and_the_average_follow_the_updated_parameters():
     s, after = explorer(), updated()[0].learner
     cfg, made = s.agent.behaviour, after.params.behaviour
@@ -923,7 +971,8 @@ def test_moments_and_ranges_are_kept_for_the_next_update():
     s = explorer()
     grads, info = given_gradients(s)
     after = updated()[0].learner
-    expected = normalizer.follow(s.learner.normalizer, grads.deviations, jnp.int32(UPDATE))
+    least = normalizer.least_std(s.agent.spec)
+    expected = normalizer.follow(s.learner.normalizer, grads.deviations, jnp.int32(UPDATE), least)
     assert_close(after.normalizer, expected)
     assert_equal(after.ranges, info.ranges)
 
@@ -931,7 +980,9 @@ def test_moments_and_ranges_are_kept_for_the_next_update():
 def test_moments_are_of_raw_and_not_of_standardised_observations():
     s = scene()
     old, raw = s.learner.normalizer["vector"], s.batch.encoded["vector"]
-    new = normalizer.follow(s.learner.normalizer, s.gradients.deviations, jnp.int32(0))["vector"]
+    least = {"vector": jnp.zeros(2)}
+    away = s.gradients.deviations
+    new = normalizer.follow(s.learner.normalizer, away, jnp.int32(0), least)["vector"]
     np.testing.assert_allclose(new.mean, raw.mean((0, 1)), rtol=1e-5)
     np.testing.assert_allclose(new.var, raw.var((0, 1)), rtol=1e-4)
     assert differ(old.mean, new.mean)
@@ -1029,7 +1080,8 @@ def test_the_value_bias_is_the_averaged_task_critic_s_value_minus_the_return(mod
     trace = Trace(rows, latents, Outcome(jnp.asarray(reward), jnp.asarray(time_TN < length_N), {}))
     found = s.compiled(judging.judge)(s.learner, trace)
     policy, average = s.agent.task, s.learner.average["task"]
-    value_TN = dreams.values_fn(s.agent, average, policy, latents)["extrinsic"]
+    value_TN = 2 * dreams.values_fn(s.agent, average, policy, latents)["extrinsic"]
+    assert s.learner.unit.size == 2  # of rewards
     gamma = s.agent.behaviour.discount
     for n, length in enumerate(length_N):
         paid = sum(gamma**t * reward[t, n] for t in range(length))

@@ -65,3 +65,36 @@ def test_a_tanh_gaussian_policy_stays_in_its_box():
     raw = (np.arctanh(action.astype(np.float64)) - mean) / std
     np.testing.assert_allclose([raw.mean(), raw.std()], [0, 1], atol=0.1)
     assert ((std >= 0.1) & (std <= 1)).all()
+
+
+# How far one policy is from another
+
+
+def test_the_divergence_of_discrete_policies_ignores_what_the_mask_forbids():
+    old, new = normal(2, 5, A)
+    mask = np.arange(A) != 1
+    p, q = (np.exp(x) * mask for x in (old, new))
+    p, q = ((0.99 * x / x.sum(-1, keepdims=True) + 0.01 * mask / mask.sum()) for x in (p, q))
+    expected = (p * np.log(np.where(mask, p, 1) / np.where(mask, q, 1))).sum(-1)
+    found = policy.kl(old, new, np.broadcast_to(mask, old.shape), DISCRETE)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
+    assert policy.kl(old, old, None, DISCRETE).max() < 1e-6
+
+
+@pytest.mark.parametrize("squash", [True, False])
+def test_the_divergence_of_continuous_policies_is_the_mean_log_ratio_of_the_old_one_s_actions(
+    squash,
+):
+    old, new = normal(2, 1, 2 * BOX.action.shape[0])
+    keys = jax.random.split(jax.random.key(0), 40_000)
+    many = np.broadcast_to(old, (len(keys), old.shape[-1]))
+    action = policy.sample_action(many, None, keys, BOX, squash=squash)
+    one, other = (
+        policy.log_prob_and_entropy(
+            np.broadcast_to(x, many.shape), action, None, BOX, squash=squash
+        )[0]
+        for x in (old, new)
+    )
+    found = policy.kl(old, new, None, BOX, squash)[0]
+    ratio = np.asarray(one - other)
+    assert abs(found - ratio.mean()) < 5 * ratio.std() / np.sqrt(len(keys))

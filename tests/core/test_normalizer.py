@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from dtc.core import mesh, normalizer
-from dtc.core.normalizer import RATE, Moments
+from dtc.core.normalizer import LEAST_SHARE, LEAST_STD, RATE, Moments
+from dtc.core.types import ArraySpec, EnvSpec
 from tests.meshes import on_mesh
 
 RNG = np.random.default_rng(0)
@@ -21,12 +22,14 @@ def batches(num, batch=B):
     return (3 + RNG.normal(size=(num, T, batch, F)) * SIZES).astype(np.float32)
 
 
-def followed(x_NTB, start=0, moments=None):
+def followed(x_NTB, start=0, moments=None, least=(0.0,) * F):
     """The moments after the batches, the first one having the number `start`."""
     moments = normalizer.init({"vector": F}, jnp.float32) if moments is None else moments
     for i, x_TB in enumerate(x_NTB):
         away = normalizer.deviations(moments, {"vector": x_TB, "grid": None})
-        moments = normalizer.follow(moments, away, jnp.int32(start + i))
+        moments = normalizer.follow(
+            moments, away, jnp.int32(start + i), {"vector": jnp.asarray(least)}
+        )
     return moments
 
 
@@ -104,10 +107,37 @@ def test_deviations_averaged_over_devices_are_those_of_the_global_batch():
         np.testing.assert_allclose(ours, theirs, rtol=1e-5)
 
 
-def test_a_dim_that_never_changes_stays_finite():
-    moments = {"vector": Moments(jnp.full(F, 2.0), jnp.zeros(F))}
-    seen = normalizer.standardise(moments, {"vector": jnp.full((1, F), 2.0)})
-    np.testing.assert_array_equal(seen["vector"], np.zeros((1, F)))
+def test_a_dim_that_never_changed_is_divided_by_its_least_deviation():
+    still, least = np.full((3, T, B, F), 2.0), np.array([1e-3, 0.02, 0.1, 1.0, 5.0], np.float32)
+    moments = followed(still, least=least)
+    seen = normalizer.standardise(moments, {"vector": jnp.full((1, F), 3.0)})
+    np.testing.assert_allclose(seen["vector"][0], 1 / least, rtol=1e-5)
+
+
+def spec_of(encode=lambda obs: obs, **obs):
+    return EnvSpec("made", obs, ArraySpec((), jnp.int32, num_classes=2), 10, encode)
+
+
+def test_the_least_deviation_is_a_share_of_the_range_where_that_is_known():
+    far = np.inf
+    spec = spec_of(
+        box=ArraySpec((3,), jnp.float32, low=(-2.0, -far, -1e-4), high=(3.0, far, 1e-4)),
+        bits=ArraySpec((2,), jnp.uint8, low=0, high=1),
+        free=ArraySpec((2,), jnp.float32),
+        number=ArraySpec((1,), jnp.int32),
+    )
+    least = normalizer.least_std(spec)
+    np.testing.assert_allclose(least["box"], [5 * LEAST_SHARE, LEAST_STD, LEAST_STD], rtol=1e-6)
+    np.testing.assert_allclose(least["bits"], [LEAST_SHARE] * 2, rtol=1e-6)
+    np.testing.assert_allclose(least["free"], [LEAST_STD] * 2, rtol=1e-6)
+    np.testing.assert_allclose(least["number"], [LEAST_STD], rtol=1e-6)
+
+
+def test_the_range_is_that_of_the_encoded_vector():
+    spec = spec_of(
+        lambda obs: {"unit": obs["byte"] / 255.0}, byte=ArraySpec((1,), jnp.uint8, 0, 255)
+    )
+    np.testing.assert_allclose(normalizer.least_std(spec)["unit"], [LEAST_SHARE], rtol=1e-6)
 
 
 def test_half_precision_observations_are_standardised_in_float32():

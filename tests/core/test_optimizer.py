@@ -156,13 +156,12 @@ def test_actors_move_at_their_own_rate_and_all_other_networks_at_the_critics():
         new, _, _ = optimizer.apply(tx, grads, tx.init(policies), policies)
         return jax.tree.map(jnp.subtract, new, policies)
 
-    rates = {"actor_lr": 1e-2, "explore_lr": 1e-2, "critic_lr": 1e-2, "behaviour_warmup": 4}
+    rates = {"actor_lr": 1e-2, "critic_lr": 1e-2, "behaviour_warmup": 4}
     same = moved(OptimizerConfig(**rates))
-    ours = moved(OptimizerConfig(**rates | {"actor_lr": 1e-3, "explore_lr": 3e-3}))
-    shares = {"task": 0.1, "explore": 0.3}
+    ours = moved(OptimizerConfig(**rates | {"actor_lr": 1e-3}))
     for policy, networks in same.items():
         for name, x in networks.items():
-            share = shares[policy] if name == "actor" else 1.0
+            share = 0.1 if name == "actor" else 1.0
             expected = jax.tree.map(partial(jnp.multiply, share), x)
             jax.tree.map(
                 partial(np.testing.assert_allclose, rtol=1e-4), ours[policy][name], expected

@@ -19,10 +19,11 @@ from dtc.config.sections import (
     ReplayConfig,
     RSSMConfig,
 )
-from dtc.core import mesh, normalizer, optimizer, slices
+from dtc.core import mesh, normalizer, optimizer, reward_unit, slices
 from dtc.core.keys import mesh_key
 from dtc.core.nets import Precision
 from dtc.core.normalizer import Normalizer
+from dtc.core.reward_unit import RewardUnit
 from dtc.core.types import Array, EnvSpec, Key, Latent, Purpose, PyTree
 from dtc.curiosity import drive
 from dtc.curiosity.drive import CuriosityState
@@ -109,6 +110,7 @@ class Learner(NamedTuple):
 
     params: Params
     normalizer: Normalizer  # of vector observations
+    unit: RewardUnit  # in which networks see rewards and returns
     opt: OptState
     slow: dict[str, PyTree]  # slow critics by policy
     average: dict[str, PyTree]  # EMA of `params.behaviour`, which is evaluated
@@ -146,6 +148,7 @@ def specs(agent: Agent, on_data: int) -> Specs:
     learner = Learner(
         params=Params(same, members, same),
         normalizer=same,
+        unit=same,
         opt=slices_of_opt(agent, on_data)
         if agent.optimizer.split
         else OptState(same, members, same),
@@ -207,6 +210,7 @@ def init(root: Key, agent: Agent) -> Learner:
     return Learner(
         params=params,
         normalizer=normalizer.init(sizes, wide),
+        unit=reward_unit.init(wide),
         opt=OptState(
             tx.trunk.init(params.trunk),
             jax.vmap(tx.members.init)(params.members),
@@ -223,11 +227,12 @@ def init(root: Key, agent: Agent) -> Learner:
 
 
 def for_acting(learner: Learner) -> Learner:
-    """The trunk, the moments of observations and the evaluated policies; None elsewhere."""
+    """The trunk, moments of observations, unit of rewards and evaluated policies; else None."""
     nothing: Any = None
     return Learner(
         params=Params(learner.params.trunk, members=nothing, behaviour={}),
         normalizer=learner.normalizer,
+        unit=learner.unit,
         opt=nothing,
         slow={},
         average=learner.average,

@@ -6,8 +6,9 @@ import chex
 import jax
 
 from dtc.algorithms.curious.agent import Agent, Learner
-from dtc.core import mesh
+from dtc.core import mesh, reward_unit
 from dtc.core.keys import Draws
+from dtc.core.reward_unit import RewardUnit
 from dtc.core.types import Array, Latent, Purpose, Row
 from dtc.data import ring
 from dtc.data.ring import Ring, SampleIndex
@@ -17,7 +18,7 @@ from dtc.world_model import latent, rssm
 class Batch(NamedTuple):
     """Replayed sequences, time-major: rows 1..T, and the latent and action of row 0 (context)."""
 
-    rows: Row  # [T, B, ...]
+    rows: Row  # [T, B, ...], rewards in `unit`
     encoded: dict[str, Array]  # encoded observations, [T, B, ...]
     obs: dict[str, Array]  # the trunk's inputs: the same with standardised vectors, and masks
     action: Array  # taken at each row, as networks read it, [T, B, A]
@@ -25,6 +26,7 @@ class Batch(NamedTuple):
     first: Array  # [T, B] bool, also True in row 1 if no latents are stored
     context: Latent  # at row 0, [B, ...]
     sampled: SampleIndex
+    unit: RewardUnit  # of rewards, with those of this batch
 
 
 def sample(draws: Draws, learner: Learner, stored: Ring, agent: Agent) -> Batch:
@@ -41,7 +43,11 @@ def sample(draws: Draws, learner: Learner, stored: Ring, agent: Agent) -> Batch:
     encoded = rssm.encode_batch(agent.spec, rows.obs, 2)
     chex.assert_tree_shape_prefix((rows, encoded), (agent.replay.length, ids_B.shape[0]))
     obs = rssm.inputs(learner.normalizer, encoded, rows.action_mask)
-    return Batch(rows, encoded, obs, actions[1:], actions[:-1], first, context, sampled)
+    unit = learner.unit
+    if agent.behaviour.reward_unit:
+        unit = reward_unit.follow(unit, rows.reward, draws.update)
+    rows = rows._replace(reward=rows.reward / unit.size)
+    return Batch(rows, encoded, obs, actions[1:], actions[:-1], first, context, sampled, unit)
 
 
 def observe_noise(draws: Draws, batch: Batch, agent: Agent) -> Array:

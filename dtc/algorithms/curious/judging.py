@@ -79,11 +79,15 @@ def value_of_start(learner: Learner, trace: Trace, agent: Agent) -> dict[str, Ar
     may earn more.
     """
     policy = agent.task
-    value = partial(values_fn, agent, learner.average[policy.name], policy)
+
+    def value(state: Latent) -> Array:
+        values = values_fn(agent, learner.average[policy.name], policy, state)
+        return learner.unit.size * values["extrinsic"]
+
     alive_TN = trace.outcome.alive
-    last = value(last_of(trace.latents, alive_TN))["extrinsic"]
+    last = value(last_of(trace.latents, alive_TN))
     truncated_N = last_of(trace.rows.truncated, alive_TN)
-    value_N = value(jax.tree.map(lambda x: x[0], trace.latents))["extrinsic"]
+    value_N = value(jax.tree.map(lambda x: x[0], trace.latents))
     earned_N = discounted_return(trace.outcome, truncated_N, last, agent.behaviour.discount)
     return {"value": value_N, "value_bias": value_N - earned_N}
 

@@ -27,6 +27,7 @@ from dtc.algorithms.curious.model import (
     trunk_loss,
 )
 from dtc.behaviour.networks import update_slow
+from dtc.behaviour.policy import kl
 from dtc.behaviour.targets import ReturnRange, next_entropy_weight
 from dtc.core import mesh, metrics, normalizer, optimizer
 from dtc.core.keys import Draws
@@ -142,7 +143,11 @@ def learn(
     assert stored is not None
     grads, info = gradients(draws, learner, stored, agent)
     params, opt, steps = apply_gradients(learner, grads, agent)
-    scalars = with_shares(metrics.reduce(info.scalars), agent)
+    moved = policy_changes(learner.params.behaviour, params.behaviour, info, agent)
+    scalars = with_shares(metrics.reduce(info.scalars | moved), agent)
+    shares = {name: step_share(scalars[f"{name}/change"], agent) for name in params.behaviour}
+    behaviour = shortened(learner.params.behaviour, params.behaviour, shares)
+    params = params._replace(behaviour=behaviour)
     curiosity, curious = drive.update(
         learner.curiosity,
         scalars["curiosity/novelty"],
@@ -161,13 +166,18 @@ def learn(
         )
         for p in agent.policies
     }
+    scalars |= {f"{name}/step_share": share for name, share in shares.items()}
     scalars |= norms(steps) | {
         f"curiosity/{k}": v for k, v in curious._asdict().items() if k != "bucket"
     }
     scalars["curiosity/horizon"] = horizon_of(learner, agent)
+    scalars["reward/unit"] = info.batch.unit.size
     after = Learner(
         params=params,
-        normalizer=normalizer.follow(learner.normalizer, grads.deviations, draws.update),
+        normalizer=normalizer.follow(
+            learner.normalizer, grads.deviations, draws.update, normalizer.least_std(agent.spec)
+        ),
+        unit=info.batch.unit,
         opt=opt,
         slow=slow,
         average=average,
@@ -176,7 +186,7 @@ def learn(
         curiosity=curiosity,
     )
     rest = {name: x for name, x in after._asdict().items() if name not in STEPPED}
-    return Learned(after, written(info, agent), scalars, evidence=(steps, rest))
+    return Learned(after, written(info, agent), scalars, evidence=(steps, shares, rest))
 
 
 def written(info: UpdateInfo, agent: Agent) -> Written:
@@ -202,6 +212,41 @@ def apply_gradients(
         OptState(trunk_opt, members_opt, behaviour_opt),
         {"trunk": trunk_info, "behaviour": behaviour_info, "members": members_info},
     )
+
+
+def policy_changes(
+    old: dict[str, PyTree], new: dict[str, PyTree], info: UpdateInfo, agent: Agent
+) -> Scalars:
+    """Mean KL(old || new) of each policy over this device's replayed states, by metric."""
+    feature, mask = info.seen.feature(agent.precision), info.batch.rows.action_mask
+    found: Scalars = {}
+    for policy in agent.policies:
+        act = partial(agent.net(policy).apply, method="act")
+        before, after = (act({"params": p[policy.name]}, feature) for p in (old, new))
+        change = kl(before, after, mask, agent.spec, agent.behaviour.actor == "tanh")
+        found[f"{policy.name}/change"] = change.mean()
+    return found
+
+
+def step_share(change: Array, agent: Agent) -> Array:
+    """[] share of an actor's step after which its policy has changed by `actor_kl` at most.
+
+    KL is quadratic in small steps, so a share s of a step changes the policy by s^2 KL.
+    """
+    limit = agent.optimizer.actor_kl
+    return jnp.sqrt(limit / jnp.maximum(change, limit)) if limit else jnp.ones_like(change)
+
+
+def shortened(
+    old: dict[str, PyTree], new: dict[str, PyTree], shares: dict[str, Array]
+) -> dict[str, PyTree]:
+    """The new parameters, of actors old + share (new - old)."""
+
+    def actor(name: str) -> PyTree:
+        share, pairs = shares[name], (old[name]["actor"], new[name]["actor"])
+        return jax.tree.map(lambda a, b: a + share * (b - a), *pairs)
+
+    return {name: networks | {"actor": actor(name)} for name, networks in new.items()}
 
 
 def norms(steps: dict[str, OptimizerInfo]) -> Metrics:

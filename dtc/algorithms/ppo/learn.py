@@ -201,7 +201,9 @@ def follow(draws: Draws, learner: Learner, collected: Collected, agent: Agent) -
     """The learner with the moments of observations brought up to date."""
     encoded = encode(agent.spec, collected.rows.obs, 2)
     away = mesh.pmean(normalizer.deviations(learner.normalizer, encoded), *mesh.AXES)
-    return learner._replace(normalizer=normalizer.follow(learner.normalizer, away, draws.update))
+    least = normalizer.least_std(agent.spec)
+    moments = normalizer.follow(learner.normalizer, away, draws.update, least)
+    return learner._replace(normalizer=moments)
 
 
 def info(draws: Draws, rows: Minibatch, passes: Passes, agent: Agent) -> Metrics:
