@@ -114,6 +114,35 @@ MUTANTS = (
         "act=with_policy(agent.task,",
         "test_an_explorer_collects_with_its_latest_parameters",
     ),
+    # Progress and ends
+    Mutant(
+        "progress_is_what_was_forgotten",
+        f"{AGENT}/dreams.py",
+        "measure(learner.slow_members) - novelty",
+        "novelty - measure(learner.slow_members)",
+        "test_progress_pays_how_far_the_members_novelty_has_fallen_below_that_of_slow_copies",
+    ),
+    Mutant(
+        "slow_copies_follow_the_members_before_the_step",
+        LEARN,
+        "        params.members if agent.novelty.is_progress else None,",
+        "        learner.params.members if agent.novelty.is_progress else None,",
+        "test_slow_copies_follow_the_updated_members_at_the_slow_rate",
+    ),
+    Mutant(
+        "all_ends_count_as_wrong",
+        LEARN,
+        'Ends(scalars["dream/ends"], scalars["dream/wrong_ends"])',
+        'Ends(scalars["dream/ends"], scalars["dream/ends"])',
+        "test_the_shares_of_ends_follow_the_batch",
+    ),
+    Mutant(
+        "dreams_are_cut_at_wrong_ends",
+        f"{AGENT}/dreams.py",
+        "ends.threshold(learner.ends, agent.dream.end)",
+        "agent.dream.end",
+        "test_dreams_are_not_cut_where_most_ends_of_the_head_are_wrong",
+    ),
     # Replay
     Mutant(
         "action_at_the_row_is_taken_for_the_one_before",
@@ -319,7 +348,7 @@ MUTANTS = (
     Mutant(
         "dreams_never_end",
         "dtc/world_model/imagination.py",
-        "    cont = jnp.where(cont < cfg.end, 0.0, cont)\n",
+        "    cont = jnp.where(cont < end, 0.0, cont)\n",
         "",
         "test_a_dreamed_step_is_credited_with_the_next_state_s_reward_and_its_own_novelty",
     ),
@@ -421,8 +450,8 @@ MUTANTS = (
     Mutant(
         "slow_critics_follow_stale_parameters",
         f"{AGENT}/learn.py",
-        "followers(draws.update, learner, params.behaviour, agent)",
-        "followers(draws.update, learner, learner.params.behaviour, agent)",
+        "followers(draws.update, learner, params, agent)",
+        "followers(draws.update, learner, learner.params, agent)",
         "test_slow_critics_and_the_average_follow_the_updated_parameters",
     ),
     # Percentiles over the mesh
@@ -490,8 +519,8 @@ MUTANTS = (
     Mutant(
         "entropy_follows_another_policy_s_advantage",
         f"{AGENT}/learn.py",
-        'scalars[f"{p.name}/advantage"],\n            learner',
-        'scalars[f"{agent.task.name}/advantage"],\n            learner',
+        'learner.entropy[policy.name], scalars[f"{policy.name}/advantage"]',
+        'learner.entropy[policy.name], scalars[f"{agent.task.name}/advantage"]',
         "test_the_entropy_weight_follows_the_advantage_of_its_own_reward_free_policy",
     ),
     # After the gradients

@@ -105,18 +105,13 @@ def targets(
     value_t = {name: _value_t(rollout, name) for name in ret}
     delta = {name: ret[name] - value_t[name] for name in ret}
     followed = _follow(ret, delta, counted_Hn, ranges, update, cfg.centre)
-    earned = jnp.ones(())
-    if "extrinsic" in followed:
-        known = followed["extrinsic"].new
-        earned = jnp.clip(known.high - known.low, LEAST_EARNED, 1.0)
     metrics: dict[str, Array | Mean] = {}
     parts: dict[str, Array] = {}
     for kind in policy.rewards:
         name = kind.name
         new, mean_delta, found = followed[name]
         weight = kind.weight * (1.0 - boredom if kind.fades else 1.0)
-        floor = kind.floor * (earned if kind.fades else 1.0)
-        scale = jnp.maximum(floor, new.high - new.low)
+        scale = jnp.maximum(_floor(kind, followed), new.high - new.low)
         parts[name] = jnp.where(valid_Hn, weight * (delta[name] - mean_delta) / scale, 0.0)
         sizes = {"return_scale": scale, "return_p05": found.low, "return_p95": found.high}
         metrics |= {f"{name}/{k}": x for k, x in sizes.items()}
@@ -187,6 +182,18 @@ def _follow(
         mean_delta = totals[name] / jnp.maximum(count, 1.0) if centre else jnp.zeros_like(count)
         followed[name] = Followed(new, mean_delta, ReturnRange(low, high))
     return followed
+
+
+def _floor(kind: Reward, followed: dict[str, Followed]) -> Array:
+    """[] smallest return range that divides the advantages of one kind of reward.
+
+    That of novelty beside the task's reward is a share of what the task's returns differ by: while
+    nothing is earned, there is nothing that novelty should be small beside.
+    """
+    if not kind.fades:
+        return jnp.asarray(kind.floor)
+    earned = followed["extrinsic"].new
+    return kind.floor * jnp.clip(earned.high - earned.low, LEAST_EARNED, 1.0)
 
 
 def next_entropy_weight(

@@ -128,7 +128,7 @@ def optimise(carrier: Carrier, grads: Gradients, agent: Agent) -> PyTree:
     """Optimiser steps of all parameters, slow critics and the average of behaviour."""
     update, learner = carrier.update, carrier.learner
     params, opt, norms = learn.apply_gradients(learner, grads, agent)
-    return params, opt, norms, learn.followers(update, learner, params.behaviour, agent)
+    return params, opt, norms, learn.followers(update, learner, params, agent)
 
 
 def sample_and_write_back(carrier: Carrier, seen: Observed, agent: Agent) -> tuple[Carrier, PyTree]:

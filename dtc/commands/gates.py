@@ -105,7 +105,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--results", type=Path, help="keep a result file a seed in this folder")
     parser.add_argument("--missing", action="store_true", help="run what has none of this code")
     parser.add_argument("--json", type=new_file, help="also write the table to this file")
-    parser.add_argument("--flags", nargs="*", default=[], help="further flags of dtc train")
+    parser.add_argument(
+        "--flags", nargs=argparse.REMAINDER, default=[], help="further flags of dtc train, last"
+    )
     return parser
 
 

@@ -168,8 +168,8 @@ class CuriosityConfig:
 
     novelty: str = setting(
         "jsd",
-        choices=("jsd", "seed", "error", "rnd"),
-        help="intrinsic reward; all but jsd are experimental controls",
+        choices=("jsd", "progress", "seed", "error", "rnd"),
+        help="intrinsic reward; all but jsd and progress are experimental controls",
     )
     fast_rate: float = setting(
         0.1, RATE, unit="per update", help="rate of C_fast, the fast EMA of novelty"

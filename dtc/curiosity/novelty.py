@@ -31,6 +31,9 @@ class Novelty(NamedTuple):
     reference: Callable[[Any, Any], Array] | None = None
     # (log posterior [..., S, C], loss terms by name) -> targets of the members, if no reference
     targets: Callable[[Array, dict[str, Array]], Array] = the_posterior
+    # The reward is not the novelty but how far it has fallen: that of slow copies of the members
+    # minus that of the members, where it is positive
+    is_progress: bool = False
 
 
 def entropy(p: Array) -> Array:

@@ -25,7 +25,7 @@ class Dreamed(NamedTuple):
     action: Array  # a_t, [H, n] or [H, n, A]
     mask: Array | None  # allowed actions at s_t, [H, n, A]
     reward: Array  # predicted at s_{t+1}, [H, n]
-    cont: Array  # probability that s_{t+1} is not terminal, set to 0 below `dream.end`, [H, n]
+    cont: Array  # probability that s_{t+1} is not terminal, set to 0 below `end`, [H, n]
     novelty: Array  # u(s_t, a_t), [H, n]
     value: dict[str, Array]  # each critic at s_{t+1}, [H, n]
 
@@ -63,11 +63,17 @@ def unflatten(tree: PyTree, size: int) -> PyTree:
 
 
 def dream_chunk(
-    fns: ModelFns, keys_n: Key, groups: int, latent: Latent, first_t: Array, cfg: DreamConfig
+    fns: ModelFns,
+    keys_n: Key,
+    groups: int,
+    latent: Latent,
+    first_t: Array,
+    end: Array,
+    cfg: DreamConfig,
 ) -> tuple[Latent, Dreamed]:
     """A chunk of steps from t = first_t: a scan runs the recurrence, the rest is batched over time.
 
-    A continue probability below `cfg.end` counts as 0. The model has no data of states after an
+    A continue probability below `end` counts as 0. The model has no data of states after an
     episode's end, yet dreams often enter ambiguous states that are only partly terminal: beyond
     them the reward of reaching a goal could be counted repeatedly.
     """
@@ -77,14 +83,20 @@ def dream_chunk(
     )
     nexts = jax.tree.map(lambda x, y: jnp.concatenate([x[1:], y[None]]), latents, last)
     reward, cont = fns.heads(flatten(nexts))
-    cont = jnp.where(cont < cfg.end, 0.0, cont)
+    cont = jnp.where(cont < end, 0.0, cont)
     novelty = fns.novelty(*flatten((latents, actions)))
     heads = unflatten((reward, cont, novelty, fns.value(flatten(nexts))), cfg.chunk)
     return last, Dreamed(latents, actions, masks, *heads)
 
 
 def imagine(
-    keys_n: Key, start: Latent, horizon: Array, fns: ModelFns, groups: int, cfg: DreamConfig
+    keys_n: Key,
+    start: Latent,
+    horizon: Array,
+    end: Array,
+    fns: ModelFns,
+    groups: int,
+    cfg: DreamConfig,
 ) -> Dreamed:
     """Dreams of `horizon` steps from each start, in buffers of cfg.longest steps.
 
@@ -92,10 +104,11 @@ def imagine(
       keys_n: one key for each start, the only source of randomness of its dream.
       start: posterior latents [n, ...].
       horizon: [] int32, one of cfg.horizons, the same on every device.
+      end: [] continue probability below which a dream ends, see ends.py.
     """
 
     def chunk(latent: Latent, first_t: Array) -> tuple[Latent, Dreamed]:
-        return dream_chunk(fns, keys_n, groups, latent, first_t, cfg)
+        return dream_chunk(fns, keys_n, groups, latent, first_t, end, cfg)
 
     shapes = jax.eval_shape(lambda s: chunk(s, jnp.int32(0))[1], start)
     empty = jax.tree.map(lambda x: jnp.zeros((cfg.longest, *x.shape[1:]), x.dtype), shapes)

@@ -33,6 +33,7 @@ from dtc.curiosity.drive import CuriosityState
 from dtc.data import ring
 from dtc.data.codec import Codec
 from dtc.data.ring import Layout
+from dtc.world_model.ends import Ends
 from tests.programs import smoke_config
 
 A, N, M, B, T, STARTS, MEMBERS, NUM_BINS = 3, 4, 12, 4, 5, 8, 3, 21
@@ -180,7 +181,7 @@ def stored_ring(has_latents: bool = True, reward_times: float = 1.0) -> ring.Rin
 def make_agent(**changes) -> Agent:
     """A tiny agent on the walk, with changes such as behaviour__mode='explore'."""
     cfg = smoke_config(**(SIZES | changes))
-    return agents.make(cfg, WALK.spec, Precision(), NOVELTIES["jsd"])
+    return agents.make(cfg, WALK.spec, Precision(), NOVELTIES[cfg.curiosity.novelty])
 
 
 def noise(tree, seed: int):
@@ -225,6 +226,7 @@ def make_learner(agent: Agent) -> Learner:
         opt=opt,
         slow=noise(shapes.slow, 2),
         average=noise(shapes.average, 3),
+        slow_members=noise(shapes.slow_members, 4),
         ranges=ranges,
         entropy={p.name: jnp.float32(0.02 + 0.03 * i) for i, p in enumerate(agent.policies)},
         curiosity=CuriosityState(
@@ -236,6 +238,7 @@ def make_learner(agent: Agent) -> Learner:
             boredom=jnp.float32(0.3),
             bucket=jnp.int32(1),
         ),
+        ends=Ends(taken=jnp.float32(0.1), wrong=jnp.float32(0.01)),
     )
 
 

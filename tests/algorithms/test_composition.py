@@ -32,7 +32,8 @@ from dtc.training import evaluation, trainer
 from dtc.training.algorithm import Acted, ActKeys, Algorithm, Seen
 from dtc.training.carrier import Machine
 from dtc.training.evaluation import Outcome, Trace
-from dtc.world_model import ensemble, imagination, rssm
+from dtc.world_model import ends, ensemble, imagination, rssm
+from dtc.world_model.ends import Ends
 from dtc.world_model.ensemble import Transitions
 from tests.algorithms.scene import (
     HORIZONS,
@@ -544,7 +545,7 @@ def test_each_policy_dreams_with_its_own_actor_and_critics():
     state = jax.tree.map(lambda x: jnp.asarray(x[0]), LATENTS)
     keys = jax.random.split(jax.random.key(0), N)
     for action, (name, policy) in enumerate(s.policies.items()):
-        fns = dreams.model_fns(s.agent, params, policy)
+        fns = dreams.model_fns(s.agent, s.learner._replace(params=params), policy)
         assert jax.jit(fns.policy)(state, None, keys).tolist() == [action] * N
         values = dreams.values_fn(s.agent, behaviour[name], policy, state)
         assert_close(jax.jit(fns.value)(state), values)
@@ -562,7 +563,7 @@ def test_a_dreamed_step_is_credited_with_the_next_state_s_reward_and_its_own_nov
         after = rssm.imagine_step(s.agent.trunk, s.params.trunk, latent, chosen, uniform)
         reward, cont, _ = dreams.heads_fn(s.agent, s.params.trunk, latent)
         value = dreams.values_fn(s.agent, s.params.behaviour["task"], policy, latent)
-        return (after.deter, dreams.novelty_fn(s.agent, s.params, latent, action)), (
+        return (after.deter, dreams.novelty_fn(s.agent, s.learner, latent, action)), (
             reward,
             cont,
             value,
@@ -861,6 +862,8 @@ def given_gradients(s: Scene):
         "curiosity/novelty_replay": Mean(jnp.float32(7.0), jnp.float32(10.0)),
         "explore/intrinsic/advantage": Mean(jnp.float32(4.0), jnp.float32(10.0)),
         "task/extrinsic/advantage": Mean(jnp.float32(9.0), jnp.float32(10.0)),
+        "dream/ends": jnp.float32(0.5),
+        "dream/wrong_ends": jnp.float32(0.25),
     }
     away = {"vector": Moments(jnp.array([0.3, -0.2]), jnp.array([1.1, 0.7]))}
     grads = learn.Gradients(*noise(s.params, 7), away)
@@ -907,6 +910,67 @@ def test_a_bored_agent_has_shorter_dreams():
         after, _ = drive.update(state, state.fast, jnp.float32(0), s.agent.curiosity, len(HORIZONS))
         lengths.append(int(dreams.horizon_of(s.learner._replace(curiosity=after), s.agent)))
     assert lengths == [HORIZONS[-1], HORIZONS[0]]
+
+
+@cache
+def watchful() -> Scene:
+    """The scene with slow copies of the members and without warm-ups."""
+    return scene(curiosity__novelty="progress", optimizer__warmup=0)
+
+
+@cache
+def watched():
+    """The learner and the metrics of `watchful` after an update."""
+    s = watchful()
+
+    def update(learner):
+        learned = learn.learn(s.draws, learner, None, s.ring, s.agent)
+        return learned.learner, learned.metrics
+
+    return jax.jit(update)(s.learner)
+
+
+def test_the_shares_of_ends_follow_the_batch():
+    s, (after, metrics) = watchful(), watched()
+    chance, terminated = np.exp(-np.asarray(s.terms["cont"])), np.asarray(s.batch.rows.terminated)
+    is_end = np.where(terminated, 1 - chance, chance) < s.agent.dream.end
+    shares = {"dream/ends": is_end, "dream/wrong_ends": is_end & ~terminated}
+    assert 0 < shares["dream/wrong_ends"].sum() < is_end.sum() < is_end.size
+    for (name, rows), old, new in zip(shares.items(), s.learner.ends, after.ends, strict=True):
+        np.testing.assert_allclose(metrics[name], rows.mean(), rtol=1e-6)
+        expected = ema_from_start(old, rows.mean(), ends.RATE, UPDATE + 1)
+        np.testing.assert_allclose(new, expected, rtol=1e-6)
+    np.testing.assert_allclose(metrics["dream/end"], s.agent.dream.end)
+
+
+def test_dreams_are_not_cut_where_most_ends_of_the_head_are_wrong():
+    wrong = scene().learner._replace(ends=Ends(jnp.float32(0.3), jnp.float32(0.2)))
+    cut, uncut = scene().dreamed("task"), scene().dreamed("task", wrong)
+    assert (np.asarray(cut.cont) == 0).any() and (np.asarray(uncut.cont) > 0).all()
+    is_low = np.asarray(uncut.cont) < scene().agent.dream.end
+    np.testing.assert_allclose(cut.cont, np.where(is_low, 0, uncut.cont), rtol=1e-6)
+
+
+def test_progress_pays_how_far_the_members_novelty_has_fallen_below_that_of_slow_copies():
+    s = watchful()
+    dreamed = s.dreamed("task")
+
+    def disagreement(members):
+        params = s.params._replace(members=members)
+        learner = s.learner._replace(params=params, slow_members=None)
+        return np.asarray(scene().dreamed("task", learner).novelty)
+
+    slow, fast = disagreement(s.learner.slow_members), disagreement(s.params.members)
+    np.testing.assert_allclose(dreamed.novelty, np.maximum(slow - fast, 0), rtol=1e-4, atol=1e-6)
+    assert 0 < (np.asarray(dreamed.novelty) > 0).mean() < 1
+
+
+def test_slow_copies_follow_the_updated_members_at_the_slow_rate():
+    s, (after, _) = watchful(), watched()
+    old, rate, new = s.learner.slow_members, s.agent.curiosity.slow_rate, after.params.members
+    assert differ(new, s.params.members)
+    expected = jax.tree.map(lambda a, b: ema(a, b, rate), old, new)
+    assert_close(after.slow_members, expected)
 
 
 @pytest.mark.parametrize("size", [0.003, 0.3])

@@ -103,7 +103,7 @@ def test_steps_of_finite_norm_leave_all_finite_that_the_guard_does_not_look_at()
     def verdicts(leaves):
         grads = jax.tree.unflatten(tree, leaves)
         params, opt, steps = learn.apply_gradients(learner, grads, agent)
-        followers = learn.followers(jnp.int32(3), learner, params.behaviour, agent)
+        followers = learn.followers(jnp.int32(3), learner, params, agent)
         return guard.is_finite(steps), guard.is_finite(params, opt, followers)
 
     assert verdicts(leaves) == (True, True)

@@ -175,7 +175,7 @@ def test_novelty_of_stored_pairs_is_the_members_disagreement_on_every_mesh(singl
 
     pairs = jax.tree.map(flat, (latents, rows.action))
     learner = carrier.learner
-    expected = novelty_fn(agent_of(program), learner.params, *map(to_jax, pairs))
+    expected = novelty_fn(agent_of(program), learner, *map(to_jax, pairs))
     learner = jax.device_get(learner)
     for p in (program, program_on((2, 1), **CHANGES)):
         np.testing.assert_allclose(p.probes["novelty"](learner, *pairs), expected, rtol=1e-5)

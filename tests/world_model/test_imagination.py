@@ -65,7 +65,7 @@ def keys_of(ids, update):
 
 
 def imagine(horizon, ids, start, update, fns):
-    return imagination.imagine(keys_of(ids, update), start, horizon, fns, S, CFG)
+    return imagination.imagine(keys_of(ids, update), start, horizon, CFG.end, fns, S, CFG)
 
 
 @jax.jit

@@ -29,7 +29,8 @@ from dtc.curiosity import drive
 from dtc.curiosity.drive import CuriosityState
 from dtc.curiosity.novelty import Novelty
 from dtc.training.algorithm import Specs, State
-from dtc.world_model import ensemble, grid, latent, rssm
+from dtc.world_model import ends, ensemble, grid, latent, rssm
+from dtc.world_model.ends import Ends
 from dtc.world_model.ensemble import Member
 from dtc.world_model.latent import Feature
 
@@ -114,9 +115,11 @@ class Learner(NamedTuple):
     opt: OptState
     slow: dict[str, PyTree]  # slow critics by policy
     average: dict[str, PyTree]  # EMA of `params.behaviour`, which is evaluated
+    slow_members: PyTree  # slow copies of the members, for `Novelty.is_progress`; else None
     ranges: dict[str, dict[str, ReturnRange]]  # by policy and kind of reward
     entropy: dict[str, Array]  # entropy weight of each policy, [] float32
     curiosity: CuriosityState
+    ends: Ends  # how far the head's ends are right
 
 
 def make(cfg: Any, spec: EnvSpec, precision: Precision, novelty: Novelty) -> Agent:
@@ -154,9 +157,11 @@ def specs(agent: Agent, on_data: int) -> Specs:
         else OptState(same, members, same),
         slow=same,
         average=same,
+        slow_members=members,
         ranges=same,
         entropy=same,
         curiosity=same,
+        ends=same,
     )
     return Specs(learner=learner, acting=mesh.SHARDED)
 
@@ -218,11 +223,13 @@ def init(root: Key, agent: Agent) -> Learner:
         ),
         slow={name: networks.slow_part(p) for name, p in params.behaviour.items()},
         average=params.behaviour,
+        slow_members=params.members if agent.novelty.is_progress else None,
         ranges={
             p.name: {r.name: ReturnRange(zero, zero) for r in p.rewards} for p in agent.policies
         },
         entropy={p.name: jnp.asarray(p.entropy, wide) for p in agent.policies},
         curiosity=drive.init(len(agent.dream.horizons)),
+        ends=ends.init(wide),
     )
 
 
@@ -236,9 +243,11 @@ def for_acting(learner: Learner) -> Learner:
         opt=nothing,
         slow={},
         average=learner.average,
+        slow_members=nothing,
         ranges={},
         entropy={},
         curiosity=nothing,
+        ends=nothing,
     )
 
 
@@ -261,6 +270,7 @@ def _map_members(state: State, change: Any) -> State:
         learner._replace(
             params=learner.params._replace(members=members),
             opt=learner.opt._replace(members=moments),
+            slow_members=change(learner.slow_members),
         ),
         state.acting,
     )

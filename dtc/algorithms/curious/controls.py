@@ -89,6 +89,7 @@ def expected_error(sum_p: Array, num_members: int) -> Array:
 # Pathak et al. 2017: prediction error; Burda et al. 2019: random network distillation.
 NOVELTIES = {
     "jsd": JSD,
+    "progress": JSD._replace(is_progress=True),
     "seed": Novelty(probability_and_square, seed_novelty),
     "error": JSD._replace(
         value=lambda sums, num: expected_error(sums[0], num), targets=error_targets

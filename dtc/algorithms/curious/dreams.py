@@ -22,7 +22,7 @@ from dtc.core.metrics import Mean
 from dtc.core.numerics import masked_sum
 from dtc.core.types import Array, Latent, Purpose, PyTree
 from dtc.curiosity import drive
-from dtc.world_model import ensemble, imagination, rssm
+from dtc.world_model import ends, ensemble, imagination, rssm
 from dtc.world_model.ensemble import Transitions
 from dtc.world_model.imagination import Dreamed, ModelFns
 from dtc.world_model.latent import Feature
@@ -73,10 +73,17 @@ def heads_fn(agent: Agent, trunk: PyTree, state: Latent) -> tuple[Array, Array, 
     return dist.twohot_mean(reward, bins), jax.nn.sigmoid(cont), allowed
 
 
-def novelty_fn(agent: Agent, params: Params, state: Latent, action: Array) -> Array:
-    """[n] novelty u(s, a) of states and actions [n, ...]."""
+def novelty_fn(agent: Agent, learner: Learner, state: Latent, action: Array) -> Array:
+    """[n] intrinsic reward u(s, a) of states and actions [n, ...]: novelty, or how far it fell."""
     data = Transitions(state, agent.action_input(action))
-    return ensemble.measure(agent.member, params.members, data, agent.num_members, agent.novelty)
+
+    def measure(members: PyTree) -> Array:
+        return ensemble.measure(agent.member, members, data, agent.num_members, agent.novelty)
+
+    novelty = measure(learner.params.members)
+    if not agent.novelty.is_progress:
+        return novelty
+    return jnp.maximum(measure(learner.slow_members) - novelty, 0)
 
 
 def values_fn(agent: Agent, behaviour: PyTree, policy: Policy, state: Latent) -> dict[str, Array]:
@@ -86,8 +93,9 @@ def values_fn(agent: Agent, behaviour: PyTree, policy: Policy, state: Latent) ->
     return losses.mean_values(logits, agent.model.bins)
 
 
-def model_fns(agent: Agent, params: Params, policy: Policy) -> ModelFns:
+def model_fns(agent: Agent, learner: Learner, policy: Policy) -> ModelFns:
     """The functions for dreams under a policy; novelty is 0 if no reward of the policy needs it."""
+    params = learner.params
     behaviour = params.behaviour[policy.name]
     is_curious = any(r.name == "intrinsic" for r in policy.rewards)
 
@@ -97,7 +105,7 @@ def model_fns(agent: Agent, params: Params, policy: Policy) -> ModelFns:
 
     def novelty(state: Latent, action: Array) -> Array:
         if is_curious:
-            return novelty_fn(agent, params, state, action)
+            return novelty_fn(agent, learner, state, action)
         return jnp.zeros(action.shape[0], agent.precision.param)
 
     def mask(state: Latent) -> Array | None:
@@ -122,7 +130,8 @@ def dream(
         draws.keys(Purpose.DREAM, starts.ids + offset),
         starts.latent,
         horizon_of(learner, agent),
-        model_fns(agent, params, policy),
+        ends.threshold(learner.ends, agent.dream.end),
+        model_fns(agent, learner._replace(params=params), policy),
         agent.model.groups,
         agent.dream,
     )

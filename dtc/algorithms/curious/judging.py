@@ -138,7 +138,7 @@ def predict_episode(
         predicted=first(predicted),
         error=jnp.concatenate(errors, -1).mean(-1)[:, 0],
         salience=first(salience),
-        novelty=novelty_fn(agent, learner.params, first(latents), trace.rows.action[:, 0]),
+        novelty=novelty_fn(agent, learner, first(latents), trace.rows.action[:, 0]),
     )
     return mesh.of_first_device(shown)
 
@@ -165,7 +165,7 @@ def open_loop(
 
 def novelty_of(learner: Learner, state: Latent, action: Array, agent: Agent) -> Array:
     """[n] novelty of stored states and actions."""
-    return novelty_fn(agent, learner.params, state, action)
+    return novelty_fn(agent, learner, state, action)
 
 
 def make_probes(machine: Machine, on: Mesh, agent: Agent) -> dict[str, Any]:

@@ -27,22 +27,25 @@ from dtc.algorithms.curious.model import (
     trunk_loss,
 )
 from dtc.behaviour.networks import update_slow
-from dtc.behaviour.policy import kl
+from dtc.behaviour.policy import Policy, kl
 from dtc.behaviour.targets import ReturnRange, next_entropy_weight
 from dtc.core import mesh, metrics, normalizer, optimizer
 from dtc.core.keys import Draws
 from dtc.core.metrics import LEAST, Metrics
 from dtc.core.normalizer import Normalizer
-from dtc.core.numerics import ema_from_start
+from dtc.core.numerics import ema, ema_from_start
 from dtc.core.optimizer import OptimizerInfo
 from dtc.core.types import Array, Latent, PyTree
 from dtc.curiosity import drive
 from dtc.data.ring import Ring, Written
 from dtc.training.algorithm import Collected, Learned
+from dtc.world_model import ends
+from dtc.world_model.ends import Ends
 from dtc.world_model.rssm import Observed
 
 AVERAGE_RATE = 0.1  # rate per update of the EMA of behaviour that is evaluated: about ten updates
-STEPPED = ("params", "opt", "slow", "average")  # of the learner: finite if its steps are
+# Of the learner: finite if its steps are
+STEPPED = ("params", "opt", "slow", "average", "slow_members")
 
 
 class Gradients(NamedTuple):
@@ -75,6 +78,8 @@ def gradients(
     out, pull_back, (seen, terms) = jax.vjp(loss_fn, params.trunk, has_aux=True)
     scalars: Scalars = {f"loss/{name}": x.mean() for name, x in terms.items()}
     scalars["loss/trunk"] = out.loss
+    cut = ends.count(terms["cont"], batch.rows.terminated, agent.dream.end)
+    scalars |= {"dream/ends": cut.taken, "dream/wrong_ends": cut.wrong}
     novel_from = drive.novel_from(learner.curiosity)
     members, sums, member_scalars = member_gradients(
         params.members, seen, terms, batch, novel_from, agent
@@ -155,22 +160,13 @@ def learn(
         agent.curiosity,
         len(agent.dream.horizons),
     )
-    slow, average = followers(draws.update, learner, params.behaviour, agent)
-    entropy = {
-        p.name: next_entropy_weight(
-            learner.entropy[p.name],
-            scalars[f"{p.name}/advantage"],
-            learner.curiosity.boredom,
-            draws.update,
-            p,
-        )
-        for p in agent.policies
-    }
+    slow, average, slow_members = followers(draws.update, learner, params, agent)
     scalars |= {f"{name}/step_share": share for name, share in shares.items()}
     scalars |= norms(steps) | {
         f"curiosity/{k}": v for k, v in curious._asdict().items() if k != "bucket"
     }
     scalars["curiosity/horizon"] = horizon_of(learner, agent)
+    scalars["dream/end"] = ends.threshold(learner.ends, agent.dream.end)
     scalars["reward/unit"] = info.batch.unit.size
     after = Learner(
         params=params,
@@ -181,9 +177,16 @@ def learn(
         opt=opt,
         slow=slow,
         average=average,
+        slow_members=slow_members,
         ranges=info.ranges,
-        entropy=entropy,
+        entropy=entropy_weights(draws.update, learner, scalars, agent),
         curiosity=curiosity,
+        ends=ends.follow(
+            learner.ends,
+            Ends(scalars["dream/ends"], scalars["dream/wrong_ends"]),
+            draws.update,
+            agent.optimizer.warmup,
+        ),
     )
     rest = {name: x for name, x in after._asdict().items() if name not in STEPPED}
     return Learned(after, written(info, agent), scalars, evidence=(steps, shares, rest))
@@ -256,22 +259,40 @@ def norms(steps: dict[str, OptimizerInfo]) -> Metrics:
     return grads | {f"step/{name}": step.update_norm for name, step in shown}
 
 
+def entropy_weights(
+    update: Array, learner: Learner, scalars: Metrics, agent: Agent
+) -> dict[str, Array]:
+    """The entropy weight of each policy in the next update."""
+    boredom = learner.curiosity.boredom
+
+    def one(policy: Policy) -> Array:
+        weight, advantage = learner.entropy[policy.name], scalars[f"{policy.name}/advantage"]
+        return next_entropy_weight(weight, advantage, boredom, update, policy)
+
+    return {policy.name: one(policy) for policy in agent.policies}
+
+
 def followers(
-    update: Array, learner: Learner, behaviour: dict[str, PyTree], agent: Agent
-) -> tuple[dict[str, PyTree], dict[str, PyTree]]:
-    """(slow critics, average of behaviour's parameters) after one more update.
+    update: Array, learner: Learner, params: Params, agent: Agent
+) -> tuple[dict[str, PyTree], dict[str, PyTree], PyTree]:
+    """(slow critics, average of behaviour's parameters, slow members) after one more update.
 
     The average is evaluated (Polyak and Juditsky 1992), since at a constant learning rate the
     actor's latest parameters are noisy.
     """
-    cfg = agent.behaviour
+    cfg, behaviour = agent.behaviour, params.behaviour
     slow = {name: update_slow(learner.slow[name], behaviour[name], cfg) for name in learner.slow}
     average = jax.tree.map(
         lambda mean, p: ema_from_start(mean, p, AVERAGE_RATE, update + 1),
         learner.average,
         behaviour,
     )
-    return slow, average
+    members = jax.tree.map(
+        lambda old, new: ema(old, new, agent.curiosity.slow_rate),
+        learner.slow_members,
+        params.members if agent.novelty.is_progress else None,
+    )
+    return slow, average, members
 
 
 def with_shares(scalars: Metrics, agent: Agent) -> Metrics:
