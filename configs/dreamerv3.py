@@ -24,9 +24,11 @@ def get_config() -> ml_collections.ConfigDict:
     config.behaviour.update(discount=1 - 1 / 333, entropy=3e-4, slow_rate=0.02)
     config.behaviour.update(centre=False, count_ended=True, actor="normal", reward_unit=False)
     config.optimizer.update(
-        model_lr=4e-5, member_lr=4e-5, actor_lr=4e-5, actor_kl=0.0, critic_lr=4e-5
+        model_lr=4e-5, member_lr=4e-5, actor_lr=4e-5, explore_lr=4e-5, critic_lr=4e-5
     )
-    config.optimizer.update(rate_units=0, warmup=1000, behaviour_warmup=1000, model_decay=0)
+    config.optimizer.update(
+        rate_units=0, actor_kl=0.0, warmup=1000, behaviour_warmup=1000, model_decay=0
+    )
     config.replay.prefill = 66
     config.run.collect_steps = 2
     return config

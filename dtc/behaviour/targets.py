@@ -23,7 +23,7 @@ PERCENTILES = (5.0, 95.0)  # of the returns; their range divides advantages
 RETURN_RATE = 0.01  # EMA rate of the percentiles, per update
 
 ENTROPY_RATE = 0.05  # EMA rate of mean |advantage|, which scales a reward-free policy's entropy
-LEAST_EARNED = 0.01  # of the return range that the floor of novelty is multiplied by
+LEAST_FLOOR = 1e-3  # of the return range of novelty
 LEAST_SEEKING = 0.1  # 1 - boredom of a reward-free policy is at least this: it never only wanders
 
 
@@ -105,13 +105,16 @@ def targets(
     value_t = {name: _value_t(rollout, name) for name in ret}
     delta = {name: ret[name] - value_t[name] for name in ret}
     followed = _follow(ret, delta, counted_Hn, ranges, update, cfg.centre)
-    metrics: dict[str, Array | Mean] = {}
+    new_ranges = {name: one.new for name, one in followed.items()}
+    paid = earned(new_ranges) if "extrinsic" in ret else jnp.ones(())
+    metrics: dict[str, Array | Mean] = {"earned": paid}
     parts: dict[str, Array] = {}
     for kind in policy.rewards:
         name = kind.name
         new, mean_delta, found = followed[name]
-        weight = kind.weight * (1.0 - boredom if kind.fades else 1.0)
-        scale = jnp.maximum(_floor(kind, followed), new.high - new.low)
+        weight = kind.weight * (1.0 - boredom * paid if kind.fades else 1.0)
+        floor = jnp.maximum(kind.floor * paid, LEAST_FLOOR) if kind.fades else kind.floor
+        scale = jnp.maximum(floor, new.high - new.low)
         parts[name] = jnp.where(valid_Hn, weight * (delta[name] - mean_delta) / scale, 0.0)
         sizes = {"return_scale": scale, "return_p05": found.low, "return_p95": found.high}
         metrics |= {f"{name}/{k}": x for k, x in sizes.items()}
@@ -120,7 +123,6 @@ def targets(
     discount = max(kind.discount for kind in policy.rewards)
     weight = jnp.where(valid_Hn, _survival(rollout.alive_0, discount * cont), 0.0)
     advantage = jnp.stack(list(parts.values())).sum(0)
-    new_ranges = {name: one.new for name, one in followed.items()}
     return Judged(Targets(ret, advantage, weight, runs_Hn), new_ranges, steps, metrics)
 
 
@@ -184,16 +186,13 @@ def _follow(
     return followed
 
 
-def _floor(kind: Reward, followed: dict[str, Followed]) -> Array:
-    """[] smallest return range that divides the advantages of one kind of reward.
+def earned(ranges: dict[str, ReturnRange]) -> Array:
+    """[] in [0, 1]: how much a policy's returns of the task differ, in units of its rewards.
 
-    That of novelty beside the task's reward is a share of what the task's returns differ by: while
-    nothing is earned, there is nothing that novelty should be small beside.
+    While it is 0, nothing is known that pays, and novelty is all that there is to seek.
     """
-    if not kind.fades:
-        return jnp.asarray(kind.floor)
-    earned = followed["extrinsic"].new
-    return kind.floor * jnp.clip(earned.high - earned.low, LEAST_EARNED, 1.0)
+    known = ranges["extrinsic"]
+    return jnp.clip(known.high - known.low, 0.0, 1.0)
 
 
 def next_entropy_weight(

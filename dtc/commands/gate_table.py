@@ -74,8 +74,15 @@ def rewards_times(factor: str, env: str, steps: int, must: float, goal: float) -
 
 NO_MEMBERS = "--config.ensemble.members=0 --config.behaviour.mode=task"
 SEED_NOVELTY = "--config.curiosity.novelty=seed"
+PROGRESS = "--config.curiosity.novelty=progress"
 ERROR_REWARD = "--config.curiosity.novelty=error --config.curiosity.boredom_up=0"
 UNMASKED = "--config.env.name=hack/unmasked"
+# What the dual-timescale drive is compared with: boredom that never rises, one EMA of novelty
+# instead of two (so that only the novel share counts), and dreams of one length.
+NEVER_BORED = "--config.curiosity.boredom_up=0"
+ONE_TIMESCALE = "--config.curiosity.fast_rate=0.01"
+FIXED_HORIZON = "--config.dream.horizons=16"
+DRIVES = (NEVER_BORED, ONE_TIMESCALE, FIXED_HORIZON)
 RANDOM_NETWORK = "--config.curiosity.novelty=rnd"
 
 ON_CARTPOLE = (("dreamerv3, 25k steps", 40.0), ("PPO (purejaxrl), 500k steps", 500.0))
@@ -93,7 +100,7 @@ GATES = {
             Bar("return", ">=", 475, 475),
             Bar("steps_to_475", "<=", 50_000, 25_000, "steps until return 475", "k"),
         ),
-        (NO_MEMBERS,),
+        (NO_MEMBERS, *DRIVES),
         peers=ON_CARTPOLE,
     ),
     "feeder": Gate(
@@ -114,7 +121,7 @@ GATES = {
             Bar("last_100", ">=", 0.9, 0.9, "goal, last 100 episodes", "%"),
             Bar("solved_after", "<=", None, None, "episodes until solved"),
         ),
-        (NO_MEMBERS, SEED_NOVELTY, ERROR_REWARD),
+        (NO_MEMBERS, SEED_NOVELTY, ERROR_REWARD, *DRIVES),
     ),
     "deepsea20": Gate(
         task("deepsea/20", 40_000),
@@ -140,7 +147,7 @@ GATES = {
             Bar("states_seen", ">=", 0.9, 0.95, "states seen, of 257", "%"),
             Bar("return", ">=", 0.8, 0.9, "episodes at the goal", "%"),
         ),
-        (RANDOM_NETWORK, SEED_NOVELTY, ERROR_REWARD),
+        (RANDOM_NETWORK, SEED_NOVELTY, ERROR_REWARD, PROGRESS, *DRIVES),
     ),
     "noisytv": Gate(
         task("noisytv", 60_000, "explore"),
@@ -149,7 +156,7 @@ GATES = {
             Bar("white_ratio", "<=", 2.0, 1.5, "white noise, times chance"),
             Bar("pseudo_ratio", "<=", None, 1.5, "pseudo-random, times chance"),
         ),
-        (SEED_NOVELTY, ERROR_REWARD),
+        (SEED_NOVELTY, ERROR_REWARD, PROGRESS),
     ),
     "calibration": Gate(
         ("--config.env.name=feeder_ego",),
@@ -168,7 +175,7 @@ GATES = {
             Bar("return", ">=", -400, -250),
             Bar("lowest_after_15k", ">=", -400, -250, "lowest evaluation after 15k"),
         ),
-        (NO_MEMBERS,),
+        (NO_MEMBERS, *DRIVES),
     ),
     "tmaze5": tmaze(5, 20_000, 0.95),
     "tmaze10": tmaze(10, 40_000, 0.95),

@@ -276,7 +276,14 @@ class OptimizerConfig:
 
     model_lr: float = setting(2e-3, POSITIVE, help="learning rate of the trunk")
     member_lr: float = setting(1e-3, POSITIVE, help="learning rate of the transition members")
-    actor_lr: float = setting(3e-3, POSITIVE, help="learning rate of actors")
+    actor_lr: float = setting(
+        3e-4, POSITIVE, help="learning rate of an actor whose task pays at least a unit"
+    )
+    explore_lr: float = setting(
+        3e-3,
+        POSITIVE,
+        help="learning rate of an actor while nothing pays: its target, novelty, keeps moving",
+    )
     actor_kl: float = setting(
         0.01,
         NATURAL,
@@ -312,7 +319,7 @@ class OptimizerConfig:
         the number of its inputs (Yang et al. 2022, arXiv:2203.03466, table 8: Adam, hidden layers).
         """
         share = min(1.0, self.rate_units / units) if self.rate_units else 1.0
-        rates = ("model_lr", "member_lr", "actor_lr", "critic_lr")
+        rates = ("model_lr", "member_lr", "actor_lr", "explore_lr", "critic_lr")
         return replace(self, **{name: share * getattr(self, name) for name in rates})
 
 

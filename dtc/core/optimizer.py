@@ -91,8 +91,8 @@ def make(
 
 
 def make_behaviour(cfg: OptimizerConfig) -> optax.GradientTransformation:
-    """The optimiser of {policy: {network: ...}}: actors at `actor_lr`, the rest at `critic_lr`."""
-    share = cfg.actor_lr / cfg.critic_lr
+    """The optimiser of {policy: {network: ...}}: actors at `explore_lr`, the rest at `critic_lr`."""
+    share = cfg.explore_lr / cfg.critic_lr
 
     def scale(networks: PyTree) -> PyTree:
         return networks | {"actor": jax.tree.map(lambda x: share * x, networks["actor"])}

@@ -62,6 +62,16 @@ def test_a_seed_that_has_its_result_is_not_run_again(tmp_path, monkeypatch):
         gates.run_seed(ATLEAST, tmp_path / "other", 0, ())
 
 
+def test_flags_at_the_end_of_the_command_are_given_to_every_run(tmp_path, monkeypatch):
+    given = []
+    monkeypatch.setitem(gates.GATES, "one", ATLEAST)
+    monkeypatch.setattr(gates, "run_seed", lambda *args: given.append(args[3]) or figures(70))
+    command = ["--gate=one", "--seeds=2", f"--workdir={tmp_path}", "--flags"]
+    flags = ("--config.a.x=1", "--config.b.y=2")
+    assert gates.main([*command, *flags]) == 0
+    assert given == [flags, flags]
+
+
 def test_runs_are_parallel_and_results_keep_their_order(tmp_path, monkeypatch):
     gate = Gate((), measures.returns, (), controls=("--config.a.x=1 --config.b.y=2",))
     monkeypatch.setitem(gates.GATES, "one", gate)

@@ -28,7 +28,7 @@ from dtc.algorithms.curious.model import (
 )
 from dtc.behaviour.networks import update_slow
 from dtc.behaviour.policy import Policy, kl
-from dtc.behaviour.targets import ReturnRange, next_entropy_weight
+from dtc.behaviour.targets import ReturnRange, earned, next_entropy_weight
 from dtc.core import mesh, metrics, normalizer, optimizer
 from dtc.core.keys import Draws
 from dtc.core.metrics import LEAST, Metrics
@@ -150,7 +150,10 @@ def learn(
     params, opt, steps = apply_gradients(learner, grads, agent)
     moved = policy_changes(learner.params.behaviour, params.behaviour, info, agent)
     scalars = with_shares(metrics.reduce(info.scalars | moved), agent)
-    shares = {name: step_share(scalars[f"{name}/change"], agent) for name in params.behaviour}
+    shares = {
+        p.name: step_share(p, scalars[f"{p.name}/change"], info.ranges[p.name], agent)
+        for p in agent.policies
+    }
     behaviour = shortened(learner.params.behaviour, params.behaviour, shares)
     params = params._replace(behaviour=behaviour)
     curiosity, curious = drive.update(
@@ -231,13 +234,21 @@ def policy_changes(
     return found
 
 
-def step_share(change: Array, agent: Agent) -> Array:
-    """[] share of an actor's step after which its policy has changed by `actor_kl` at most.
+def step_share(
+    policy: Policy, change: Array, ranges: dict[str, ReturnRange], agent: Agent
+) -> Array:
+    """[] share of an actor's step at `explore_lr` that is taken.
 
+    It is a step at `actor_lr` as far as the task pays, and changes the policy by `actor_kl` at most:
     KL is quadratic in small steps, so a share s of a step changes the policy by s^2 KL.
     """
-    limit = agent.optimizer.actor_kl
-    return jnp.sqrt(limit / jnp.maximum(change, limit)) if limit else jnp.ones_like(change)
+    cfg = agent.optimizer
+    share = jnp.ones_like(change)
+    if "extrinsic" in ranges:
+        share = (cfg.actor_lr / cfg.explore_lr) ** earned(ranges)
+    if cfg.actor_kl:
+        share = jnp.minimum(share, jnp.sqrt(cfg.actor_kl / jnp.maximum(change, cfg.actor_kl)))
+    return share
 
 
 def shortened(
