@@ -91,7 +91,7 @@ def make(
 
 
 def make_behaviour(cfg: OptimizerConfig) -> optax.GradientTransformation:
-    """The optimiser of {policy: {network: ...}}: actors at `explore_lr`, the rest at `critic_lr`."""
+    """The optimiser of {policy: {network: ...}}: actors at `explore_lr`, others at `critic_lr`."""
     share = cfg.explore_lr / cfg.critic_lr
 
     def scale(networks: PyTree) -> PyTree:

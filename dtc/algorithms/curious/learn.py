@@ -239,7 +239,7 @@ def step_share(
 ) -> Array:
     """[] share of an actor's step at `explore_lr` that is taken.
 
-    It is a step at `actor_lr` as far as the task pays, and changes the policy by `actor_kl` at most:
+    It is a step at `actor_lr` as far as the task pays. It changes the policy by `actor_kl` at most:
     KL is quadratic in small steps, so a share s of a step changes the policy by s^2 KL.
     """
     cfg = agent.optimizer
