@@ -31,6 +31,7 @@ class Policy:
     name: str
     rewards: tuple[Reward, ...]
     entropy: float  # entropy weight
+    seeking: float = 0.0  # entropy weight while nothing pays, in units of the mean |advantage|
     # Reward-free: novelty is divided by its running mean, `entropy` multiplied by mean |advantage|.
     is_relative: bool = False
 
@@ -42,10 +43,10 @@ def policies(cfg: BehaviourConfig) -> tuple[Policy, ...]:
         "intrinsic", cfg.intrinsic_weight, cfg.intrinsic_discount, cfg.intrinsic_floor, fades=True
     )
     if cfg.mode == "mix":
-        return (Policy("task", (extrinsic, intrinsic), cfg.entropy),)
+        return (Policy("task", (extrinsic, intrinsic), cfg.entropy, cfg.explore_entropy),)
     task = Policy("task", (extrinsic,), cfg.entropy)
     alone = replace(intrinsic, weight=1.0, fades=False)  # a common factor would cancel
-    explore = Policy("explore", (alone,), cfg.explore_entropy, is_relative=True)
+    explore = Policy("explore", (alone,), 0.0, cfg.explore_entropy, is_relative=True)
     return (task,) if cfg.mode == "task" else (explore, task)
 
 

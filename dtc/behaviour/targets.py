@@ -107,7 +107,7 @@ def targets(
     followed = _follow(ret, delta, counted_Hn, ranges, update, cfg.centre)
     new_ranges = {name: one.new for name, one in followed.items()}
     paid = earned(new_ranges) if "extrinsic" in ret else jnp.ones(())
-    metrics: dict[str, Array | Mean] = {"earned": paid}
+    metrics: dict[str, Array | Mean] = {"earned": paid} if "extrinsic" in ret else {}
     parts: dict[str, Array] = {}
     for kind in policy.rewards:
         name = kind.name
@@ -196,7 +196,12 @@ def earned(ranges: dict[str, ReturnRange]) -> Array:
 
 
 def next_entropy_weight(
-    weight: Array, advantage: Array, boredom: Array, update: Array, policy: Policy
+    weight: Array,
+    advantage: Array,
+    boredom: Array,
+    paid: Array,
+    update: Array,
+    policy: Policy,
 ) -> Array:
     """[] the weight of a policy's entropy in the next update.
 
@@ -211,7 +216,10 @@ def next_entropy_weight(
       boredom: [] in [0, 1].
       update: [] int32, number of updates before this one.
     """
-    if not policy.is_relative:
+    if not policy.seeking:
         return weight
-    seeks = jnp.maximum(1.0 - boredom, LEAST_SEEKING)
-    return ema_from_start(weight, policy.entropy * advantage / seeks, ENTROPY_RATE, update + 1)
+    seeking = policy.seeking * advantage
+    if policy.is_relative:
+        seeking = seeking / jnp.maximum(1.0 - boredom, LEAST_SEEKING)
+    wanted = paid * policy.entropy + (1.0 - paid) * seeking
+    return ema_from_start(weight, wanted, ENTROPY_RATE, update + 1)

@@ -278,7 +278,8 @@ def entropy_weights(
 
     def one(policy: Policy) -> Array:
         weight, advantage = learner.entropy[policy.name], scalars[f"{policy.name}/advantage"]
-        return next_entropy_weight(weight, advantage, boredom, update, policy)
+        paid = scalars.get(f"{policy.name}/earned", jnp.zeros(()))
+        return next_entropy_weight(weight, advantage, boredom, paid, update, policy)
 
     return {policy.name: one(policy) for policy in agent.policies}
 
