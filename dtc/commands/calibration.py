@@ -27,7 +27,7 @@ import numpy as np
 from jax import lax
 from rich.console import Console
 
-from dtc.algorithms.curious.acting import observe
+from dtc.algorithms.curious.acting import Acting, observe
 from dtc.algorithms.curious.agent import Agent, Learner
 from dtc.algorithms.curious.algorithm import make_agent
 from dtc.commands import inside
@@ -138,10 +138,10 @@ def make(program: Program) -> Functions:
 def walker(agent: Agent) -> ActFn:
     """An acting function that draws uniformly from all actions except COLLECT, the last one."""
 
-    def act(learner: Learner, acting: Latent, seen: Seen, keys: ActKeys) -> Acted:
-        after = observe(learner, acting, seen, keys.state, agent)
+    def act(learner: Learner, acting: Acting, seen: Seen, keys: ActKeys) -> Acted:
+        after = observe(learner, acting.latent, seen, keys.state, agent)
         draw = partial(jax.random.randint, shape=(), minval=0, maxval=COLLECT, dtype=jnp.int32)
-        return Acted(after, jax.vmap(draw)(keys.policy), latent=after)
+        return Acted(acting._replace(latent=after), jax.vmap(draw)(keys.policy), latent=after)
 
     return act
 

@@ -89,8 +89,9 @@ def policy(latent, mask_NA, keys):
 
 def act(learner, state, seen, keys):
     """Acts with the agent's posterior and that policy."""
-    after = curious.observe(learner, state, seen, keys.state, AGENT)
-    return Acted(after, policy(after, seen.timestep.action_mask, keys.policy), latent=after)
+    after = curious.observe(learner, state.latent, seen, keys.state, AGENT)
+    action = policy(after, seen.timestep.action_mask, keys.policy)
+    return Acted(state._replace(latent=after), action, latent=after)
 
 
 @pytest.fixture(scope="module")
@@ -217,7 +218,7 @@ def test_the_stored_latent_is_the_posterior_at_its_row(collected, rows, learner)
     seen = posterior()
     np.testing.assert_array_equal(latents.ids, seen.ids)
     np.testing.assert_allclose(latents.deter, seen.deter, rtol=1e-5, atol=1e-6)
-    np.testing.assert_array_equal(collected.players[-1].acting.ids, seen.ids[-1])
+    np.testing.assert_array_equal(collected.players[-1].acting.latent.ids, seen.ids[-1])
 
 
 def test_calls_that_only_reset_are_not_env_steps(collected, arriving):

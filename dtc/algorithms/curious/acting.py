@@ -13,7 +13,6 @@ from dtc.core.types import Array, Key, Latent, PolicyFn, PyTree
 from dtc.training.algorithm import Acted, ActFn, ActKeys, Seen
 from dtc.world_model import latent, rssm
 
-
 # Time constants of the noise of continuous actions, in steps. Equal parts of them make about pink
 # noise (Eberhard et al. 2023, "Pink noise is all you need"): an arm or a point that is pushed has
 # moved before a noise without memory would push it back.
@@ -45,18 +44,25 @@ def next_noise(noise: Array, first: Array, keys: Key) -> Array:
     return kept * noise + jnp.sqrt(1.0 - jnp.square(kept)) * white
 
 
-def policy_fn(agent: Agent, params: PyTree, policy: Policy, greedy: bool = False) -> PolicyFn:
-    """The function (latent, mask, keys, noise=None) -> action of one policy's actor."""
-    net = agent.net(policy)
+def output_of(agent: Agent, params: PyTree, policy: Policy, state: Latent) -> Array:
+    """[n, ...] the output of one policy's actor at a latent."""
+    feature = agent.feature(state)
+    return agent.net(policy).apply({"params": params}, feature, method="act")
 
-    def act(state: Latent, mask: Array | None, keys: Key, noise: Array | None = None) -> Array:
-        output = net.apply({"params": params}, agent.feature(state), method="act")
-        if greedy:
-            return greedy_action(output, mask, agent.spec)
-        squash = agent.behaviour.actor == "tanh"
-        return sample_action(output, mask, keys, agent.spec, squash=squash, noise=noise)
 
-    return act
+def policy_fn(agent: Agent, params: PyTree, policy: Policy) -> PolicyFn:
+    """The function (latent, mask, keys) -> action drawn from one policy."""
+
+    def draw(state: Latent, mask: Array | None, keys: Key) -> Array:
+        output = output_of(agent, params, policy, state)
+        return sample_action(output, mask, keys, agent.spec, squash=squashes(agent))
+
+    return draw
+
+
+def squashes(agent: Agent) -> bool:
+    """Whether a box's action is the tanh of a normal, see `sample_action`."""
+    return agent.behaviour.actor == "tanh"
 
 
 def observe(learner: Learner, before: Latent, seen: Seen, keys_N: Key, agent: Agent) -> Latent:
@@ -76,12 +82,14 @@ def act_with(agent: Agent, policy: Policy, greedy: bool, averaged: bool) -> ActF
     def act(learner: Learner, acting: Acting, seen: Seen, keys: ActKeys) -> Acted:
         behaviour = learner.average if averaged else learner.params.behaviour
         state = observe(learner, acting.latent, seen, keys.state, agent)
-        noise = pink = None
-        if acting.noise is not None:
-            noise = next_noise(acting.noise, seen.timestep.first, keys.policy)
+        output = output_of(agent, behaviour[policy.name], policy, state)
+        mask, spec, noise, pink = seen.timestep.action_mask, agent.spec, acting.noise, None
+        if greedy:
+            return Acted(Acting(state, noise), greedy_action(output, mask, spec), latent=state)
+        if noise is not None:
+            noise = next_noise(noise, seen.timestep.first, keys.policy)
             pink = noise.sum(1) / math.sqrt(len(TIMES))
-        choose = policy_fn(agent, behaviour[policy.name], policy, greedy)
-        action = choose(state, seen.timestep.action_mask, keys.policy, pink)
+        action = sample_action(output, mask, keys.policy, spec, squash=squashes(agent), noise=pink)
         return Acted(Acting(state, noise), action, latent=state)
 
     return act
