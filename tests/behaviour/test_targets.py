@@ -1,4 +1,5 @@
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -17,7 +18,7 @@ from tests.small_behaviour import CFG, KINDS, H, N, assert_close
 
 RNG = np.random.default_rng(0)
 DISCOUNTS = {"extrinsic": 0.95, "intrinsic": 0.8}
-PERCENTILES, RETURN_RATE, ENTROPY_RATE = (5.0, 95.0), 0.01, 0.05
+PERCENTILES, RETURN_RATE, ENTROPY_RATE, LEAST_FLOOR = (5.0, 95.0), 0.01, 0.05, 1e-3
 (MIX,) = policies(CFG)
 
 
@@ -115,11 +116,11 @@ def numpy_targets(problem):
     }
     runs = np.cumprod(np.concatenate([rollout.alive_0[None], cont[:-1]]), 0) > 0.5
     rate = max(RETURN_RATE, 1 / (problem.update + 1))
-    advantage, ranges = np.zeros(cont.shape), {}
-    for name, weight, floor in (
-        ("extrinsic", 1.0, 1.0),
-        ("intrinsic", 0.5 * (1 - problem.boredom), 0.01),
-    ):
+    advantage, ranges, paid = np.zeros(cont.shape), {}, 1.0
+    for name in ("extrinsic", "intrinsic"):
+        weight, floor = 1.0, 1.0
+        if name == "intrinsic":
+            weight, floor = 0.5 * (1 - paid * problem.boredom), max(0.1 * paid, LEAST_FLOOR)
         found = np.percentile(ret[name][runs], PERCENTILES)
         old = problem.ranges[name]
         low, high = (x + rate * (y - x) for x, y in zip(old, found, strict=True))
@@ -127,14 +128,45 @@ def numpy_targets(problem):
         delta = ret[name] - before
         advantage += weight * (delta - delta[runs].mean()) / max(floor, high - low)
         ranges[name] = ReturnRange(low, high)
+        paid = min(high - low, 1.0)
     alive = np.cumprod(np.concatenate([rollout.alive_0[None], CFG.discount * cont[:-1]]), 0)
     return ret, advantage, alive, runs, ranges
 
 
-def test_targets_equal_a_loop():
-    found = compiled_judge(PROBLEM)
-    expected = numpy_targets(PROBLEM)
+def paying(extrinsic, intrinsic):
+    """PROBLEM with rewards, values and ranges of each kind multiplied."""
+    times = {"extrinsic": extrinsic, "intrinsic": intrinsic}
+
+    def scaled(tree):
+        return {name: jax.tree.map(partial(np.multiply, times[name]), tree[name]) for name in KINDS}
+
+    rollout = PROBLEM.rollout._replace(
+        reward=scaled(PROBLEM.rollout.reward),
+        value_0=scaled(PROBLEM.rollout.value_0),
+        value_tp1=scaled(PROBLEM.rollout.value_tp1),
+    )
+    return PROBLEM._replace(rollout=rollout, ranges=scaled(PROBLEM.ranges))
+
+
+@pytest.mark.parametrize("times", [(1.0, 1.0), (0.05, 0.01), (0.0, 0.01), (0.0, 1e-6)])
+def test_targets_equal_a_loop(times):
+    problem = paying(*times)
+    found = compiled_judge(problem)
+    expected = numpy_targets(problem)
     assert_close((*found.targets, found.ranges), expected, rtol=1e-4, atol=1e-5)
+    known = expected[-1]["extrinsic"]
+    np.testing.assert_allclose(found.metrics["earned"], min(known.high - known.low, 1), rtol=1e-4)
+
+
+def test_novelty_is_neither_small_nor_boring_while_nothing_pays():
+    size = {}
+    for paid in (0.0, 1.0):
+        for boredom in (0.0, 1.0):
+            problem = paying(paid, 1e-3)._replace(boredom=boredom)
+            size[paid, boredom] = means(compiled_judge(problem))["intrinsic/advantage"]
+    assert size[0.0, 0.0] > 10 * size[1.0, 0.0] > 0
+    assert size[0.0, 1.0] == size[0.0, 0.0]
+    assert size[1.0, 1.0] == 0
 
 
 @pytest.mark.parametrize("beyond", [7.0, np.nan])
@@ -243,17 +275,24 @@ def test_ranges_may_include_the_steps_after_a_dream_s_end():
 # The entropy's weight
 
 
-def test_the_entropy_weight_follows_the_advantage_in_the_reward_free_policy_alone():
-    cfg = replace(CFG, mode="explore")
+@pytest.mark.parametrize(("mode", "paid", "shares"), [
+    ("explore", 0.0, {"explore": 2.0, "task": 0.0}),  # boredom of a half doubles the entropy
+    ("mix", 0.0, {"task": 1.0}),
+    ("mix", 0.75, {"task": 0.25}),
+    ("mix", 1.0, {"task": 0.0}),
+    ("task", 0.0, {"task": 0.0}),
+])  # fmt: skip
+def test_the_entropy_weight_follows_the_advantage_as_far_as_nothing_pays(mode, paid, shares):
     sizes = 1 + 4 * RNG.random(30)
-    found = {}
-    for policy in policies(cfg):
-        weight = jnp.float32(policy.entropy)
-        for t, size in enumerate(sizes):
-            weight = targets.next_entropy_weight(weight, size, 0.5, jnp.int32(t), policy)
-        found[policy.name] = float(weight)
     mean = sizes[:20].mean()  # a running mean until t = 1 / rate
     for size in sizes[20:]:
         mean += ENTROPY_RATE * (size - mean)
-    # Boredom of a half doubles the entropy of the one.
-    assert found == {"explore": pytest.approx(2 * 0.3 * mean), "task": pytest.approx(0.02)}
+    for policy in policies(replace(CFG, mode=mode)):
+        weight = jnp.float32(policy.entropy)
+        for t, size in enumerate(sizes):
+            x = (0.5, paid, jnp.int32(t), policy)
+            weight = targets.next_entropy_weight(weight, size, *x)
+        share = shares[policy.name]
+        fixed = {"explore": 0.0, "mix": paid * 0.02, "task": 0.02}
+        is_fixed = fixed[mode] if policy.name == mode or mode == "mix" else 0.02
+        assert float(weight) == pytest.approx(share * 0.3 * mean + is_fixed, rel=1e-5)

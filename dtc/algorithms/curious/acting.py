@@ -40,8 +40,13 @@ def next_noise(noise: Array, first: Array, keys: Key) -> Array:
     Where an episode begins (`first`, [N]) it is drawn anew.
     """
     white = jax.vmap(lambda k: jax.random.normal(k, noise.shape[1:]))(keys)
-    kept = jnp.exp(-1.0 / jnp.array(TIMES))[:, None] * ~first[:, None, None]
+    kept = jnp.exp(-1.0 / jnp.array(TIMES))[None, :, None] * ~first[:, None, None]
     return kept * noise + jnp.sqrt(1.0 - jnp.square(kept)) * white
+
+
+def pink(noise: Array) -> Array:
+    """[N, A] the equal parts of the noise, [N, times, A], together: standard normal again."""
+    return noise.sum(1) / math.sqrt(noise.shape[1])
 
 
 def output_of(agent: Agent, params: PyTree, policy: Policy, state: Latent) -> Array:
@@ -83,13 +88,13 @@ def act_with(agent: Agent, policy: Policy, greedy: bool, averaged: bool) -> ActF
         behaviour = learner.average if averaged else learner.params.behaviour
         state = observe(learner, acting.latent, seen, keys.state, agent)
         output = output_of(agent, behaviour[policy.name], policy, state)
-        mask, spec, noise, pink = seen.timestep.action_mask, agent.spec, acting.noise, None
+        mask, spec, noise, drawn = seen.timestep.action_mask, agent.spec, acting.noise, None
         if greedy:
             return Acted(Acting(state, noise), greedy_action(output, mask, spec), latent=state)
         if noise is not None:
             noise = next_noise(noise, seen.timestep.first, keys.policy)
-            pink = noise.sum(1) / math.sqrt(len(TIMES))
-        action = sample_action(output, mask, keys.policy, spec, squash=squashes(agent), noise=pink)
+            drawn = pink(noise)
+        action = sample_action(output, mask, keys.policy, spec, squash=squashes(agent), noise=drawn)
         return Acted(Acting(state, noise), action, latent=state)
 
     return act

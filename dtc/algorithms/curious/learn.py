@@ -151,7 +151,7 @@ def learn(
     moved = policy_changes(learner.params.behaviour, params.behaviour, info, agent)
     scalars = with_shares(metrics.reduce(info.scalars | moved), agent)
     shares = {
-        p.name: step_share(p, scalars[f"{p.name}/change"], info.ranges[p.name], agent)
+        p.name: step_share(scalars[f"{p.name}/change"], info.ranges[p.name], agent)
         for p in agent.policies
     }
     behaviour = shortened(learner.params.behaviour, params.behaviour, shares)
@@ -234,9 +234,7 @@ def policy_changes(
     return found
 
 
-def step_share(
-    policy: Policy, change: Array, ranges: dict[str, ReturnRange], agent: Agent
-) -> Array:
+def step_share(change: Array, ranges: dict[str, ReturnRange], agent: Agent) -> Array:
     """[] share of an actor's step at `explore_lr` that is taken.
 
     It is a step at `actor_lr` as far as the task pays. It changes the policy by `actor_kl` at most:
