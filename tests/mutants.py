@@ -114,6 +114,46 @@ MUTANTS = (
         "act=with_policy(agent.task,",
         "test_an_explorer_collects_with_its_latest_parameters",
     ),
+    # What is earned, and the noise of actions
+    Mutant(
+        "novelty_earns",
+        "dtc/behaviour/targets.py",
+        'known = ranges["extrinsic"]',
+        'known = ranges.get("intrinsic", ranges["extrinsic"])',
+        "test_targets_equal_a_loop",
+        "tests/behaviour/test_targets.py",
+    ),
+    Mutant(
+        "boredom_takes_from_novelty_while_nothing_pays",
+        "dtc/behaviour/targets.py",
+        "(1.0 - boredom * paid if kind.fades else 1.0)",
+        "(1.0 - boredom if kind.fades else 1.0)",
+        "test_novelty_is_neither_small_nor_boring_while_nothing_pays",
+        "tests/behaviour/test_targets.py",
+    ),
+    Mutant(
+        "an_actor_is_faster_the_more_its_task_pays",
+        LEARN,
+        "(cfg.actor_lr / cfg.explore_lr) ** earned(ranges)",
+        "(cfg.actor_lr / cfg.explore_lr) ** (1 - earned(ranges))",
+        "test_an_actor_is_slower_the_more_its_task_pays",
+    ),
+    Mutant(
+        "noise_goes_on_into_the_next_episode",
+        f"{AGENT}/acting.py",
+        "[None, :, None] * ~first[:, None, None]",
+        "[None, :, None] * (first == first)[:, None, None]",
+        "test_a_new_episode_forgets_the_noise_before_it",
+        "tests/algorithms/test_noise.py",
+    ),
+    Mutant(
+        "noise_grows_with_its_parts",
+        f"{AGENT}/acting.py",
+        "noise.sum(1) / math.sqrt(noise.shape[1])",
+        "noise.sum(1)",
+        "test_each_number_is_standard_normal_from_the_first_on",
+        "tests/algorithms/test_noise.py",
+    ),
     # Progress and ends
     Mutant(
         "progress_is_what_was_forgotten",

@@ -237,17 +237,19 @@ class BehaviourConfig:
         0.97, BELOW_ONE, unit="per step", help="discount of intrinsic returns"
     )
     lam: float = setting(0.95, SHARE, help="lambda of the lambda-returns")
-    entropy: float = setting(3e-3, NATURAL, help="entropy weight of policies that earn reward")
+    entropy: float = setting(3e-3, NATURAL, help="entropy weight of a policy whose task pays")
     explore_entropy: float = setting(
         0.6,
         NATURAL,
-        help="entropy weight of the reward-free policy, in units of its mean |advantage|",
+        help="entropy weight of a policy while nothing pays, in units of its mean |advantage|",
     )
     intrinsic_weight: float = setting(
         0.3, NATURAL, help="weight of the intrinsic advantage in mode mix (extrinsic: 1)"
     )
     intrinsic_floor: float = setting(
-        0.1, POSITIVE, help="smallest divisor that scales the intrinsic advantage"
+        0.1,
+        POSITIVE,
+        help="smallest divisor that scales the intrinsic advantage, beside a task that pays",
     )
     slow_rate: float = setting(0.1, RATE, unit="per update", help="EMA rate of the slow critics")
     reward_unit: bool = setting(

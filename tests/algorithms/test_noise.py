@@ -10,6 +10,7 @@ from dtc.algorithms.curious.agent import make
 from dtc.algorithms.curious.controls import NOVELTIES
 from dtc.behaviour.policy import gaussian
 from dtc.core.nets import Precision
+from dtc.envs import rooms
 from dtc.training.algorithm import ActKeys
 from tests.algorithms.scene import SIZES, make_learner, walk
 from tests.programs import smoke_config
@@ -79,3 +80,23 @@ def test_an_action_is_the_tanh_of_the_policy_s_normal_at_the_remembered_noise(gr
     np.testing.assert_allclose(acted.acting.noise, after, rtol=1e-5, atol=1e-6)
     drawn = 0 if greedy else acting.pink(after)
     np.testing.assert_allclose(acted.action, jnp.tanh(mean + std * drawn), rtol=1e-4, atol=1e-5)
+
+
+def cells_of(noise_TNA):
+    """The number of cells of `rooms` that points see which are pushed by the tanh of the noise."""
+    env = rooms.rooms()
+    state, _ = jax.vmap(lambda k: env.reset(k, ()))(jax.random.split(jax.random.key(0), N))
+
+    def step(state, noise):
+        state = jax.vmap(rooms.pushed)(state, jnp.tanh(noise))
+        return state, state.position
+
+    position = np.asarray(jax.lax.scan(step, state, jnp.asarray(noise_TNA))[1])
+    row, column = rooms.cell({"position": position})
+    return len(np.unique(row * rooms.CELLS + column))
+
+
+def test_noise_with_a_memory_sees_more_of_a_world_with_inertia(walked):
+    episode = walked[:200]
+    white = np.random.default_rng(0).normal(size=episode.shape).astype(np.float32)
+    assert cells_of(episode) > 2.5 * cells_of(white)
