@@ -75,8 +75,8 @@ def targets(
     """Returns, advantages and weights of dreams.
 
     A = sum over kinds of reward of w (R - v - mean(R - v)) / max(floor, S), with the slow range S
-    between the global percentiles of R; w of a kind that fades includes 1 - boredom. Subtracting
-    the mean over all devices removes the lag of the critic common to all states (`cfg.centre`).
+    between the global percentiles of R; for w and floor see `_weight_and_floor`. Subtracting the
+    mean over all devices removes the lag of the critic common to all states (`cfg.centre`).
 
     Intrinsic returns continue after the end of an episode (Burda et al. 2019, section 2.3): a
     terminal state has the value of a familiar one, the slow low percentile of R. With value 0 an
@@ -91,8 +91,8 @@ def targets(
       update: [] int32, number of updates before this one.
     """
     chex.assert_equal_shape(jax.tree.leaves((rollout.reward, rollout.cont, rollout.value_tp1)))
-    steps_H1 = jnp.arange(rollout.cont.shape[0])[:, None]
-    valid_Hn = jnp.broadcast_to(steps_H1 < horizon, rollout.cont.shape)
+    steps_H = jnp.arange(rollout.cont.shape[0])
+    valid_Hn = jnp.broadcast_to(steps_H[:, None] < horizon, rollout.cont.shape)
     cont = jnp.where(valid_Hn, rollout.cont, 0.0)
     runs_Hn = valid_Hn & (_survival(rollout.alive_0, cont) > 0.5)
     counted_Hn = valid_Hn if cfg.count_ended else runs_Hn
@@ -106,14 +106,12 @@ def targets(
     delta = {name: ret[name] - value_t[name] for name in ret}
     followed = _follow(ret, delta, counted_Hn, ranges, update, cfg.centre)
     new_ranges = {name: one.new for name, one in followed.items()}
-    paid = earned(new_ranges) if "extrinsic" in ret else jnp.ones(())
-    metrics: dict[str, Array | Mean] = {"earned": paid} if "extrinsic" in ret else {}
+    metrics: dict[str, Array | Mean] = {}
     parts: dict[str, Array] = {}
     for kind in policy.rewards:
         name = kind.name
         new, mean_delta, found = followed[name]
-        weight = kind.weight * (1.0 - boredom * paid if kind.fades else 1.0)
-        floor = jnp.maximum(kind.floor * paid, LEAST_FLOOR) if kind.fades else kind.floor
+        weight, floor = _weight_and_floor(kind, boredom, earned(new_ranges))
         scale = jnp.maximum(floor, new.high - new.low)
         parts[name] = jnp.where(valid_Hn, weight * (delta[name] - mean_delta) / scale, 0.0)
         sizes = {"return_scale": scale, "return_p05": found.low, "return_p95": found.high}
@@ -186,13 +184,21 @@ def _follow(
     return followed
 
 
+def _weight_and_floor(kind: Reward, boredom: Array, paid: Array) -> tuple[Array, Array]:
+    """[] each: the weight of one kind's advantage, and the smallest range that divides it."""
+    if not kind.fades:
+        return jnp.asarray(kind.weight), jnp.asarray(kind.floor)
+    return kind.weight * (1.0 - boredom * paid), jnp.maximum(kind.floor * paid, LEAST_FLOOR)
+
+
 def earned(ranges: dict[str, ReturnRange]) -> Array:
     """[] in [0, 1]: how much a policy's returns of the task differ, in units of its rewards.
 
-    While it is 0, nothing is known that pays, and novelty is all that there is to seek.
+    While it is 0, nothing is known that pays, and novelty is all that there is to seek. So it is
+    for a policy that is not rewarded by the task.
     """
-    known = ranges["extrinsic"]
-    return jnp.clip(known.high - known.low, 0.0, 1.0)
+    known = ranges.get("extrinsic")
+    return jnp.zeros(()) if known is None else jnp.clip(known.high - known.low, 0.0, 1.0)
 
 
 def next_entropy_weight(

@@ -155,7 +155,9 @@ def test_targets_equal_a_loop(times):
     expected = numpy_targets(problem)
     assert_close((*found.targets, found.ranges), expected, rtol=1e-4, atol=1e-5)
     known = expected[-1]["extrinsic"]
-    np.testing.assert_allclose(found.metrics["earned"], min(known.high - known.low, 1), rtol=1e-4)
+    paid = targets.earned(found.ranges)
+    np.testing.assert_allclose(paid, min(known.high - known.low, 1), rtol=1e-4)
+    assert targets.earned({"intrinsic": known}) == 0
 
 
 def test_novelty_is_neither_small_nor_boring_while_nothing_pays():

@@ -88,13 +88,16 @@ def act_with(agent: Agent, policy: Policy, greedy: bool, averaged: bool) -> ActF
         behaviour = learner.average if averaged else learner.params.behaviour
         state = observe(learner, acting.latent, seen, keys.state, agent)
         output = output_of(agent, behaviour[policy.name], policy, state)
-        mask, spec, noise, drawn = seen.timestep.action_mask, agent.spec, acting.noise, None
+        mask, noise, drawn = seen.timestep.action_mask, acting.noise, None
         if greedy:
-            return Acted(Acting(state, noise), greedy_action(output, mask, spec), latent=state)
-        if noise is not None:
-            noise = next_noise(noise, seen.timestep.first, keys.policy)
-            drawn = pink(noise)
-        action = sample_action(output, mask, keys.policy, spec, squash=squashes(agent), noise=drawn)
+            action = greedy_action(output, mask, agent.spec)
+        else:
+            if noise is not None:
+                noise = next_noise(noise, seen.timestep.first, keys.policy)
+                drawn = pink(noise)
+            action = sample_action(
+                output, mask, keys.policy, agent.spec, squash=squashes(agent), noise=drawn
+            )
         return Acted(Acting(state, noise), action, latent=state)
 
     return act

@@ -150,10 +150,8 @@ def learn(
     params, opt, steps = apply_gradients(learner, grads, agent)
     moved = policy_changes(learner.params.behaviour, params.behaviour, info, agent)
     scalars = with_shares(metrics.reduce(info.scalars | moved), agent)
-    shares = {
-        p.name: step_share(scalars[f"{p.name}/change"], info.ranges[p.name], agent)
-        for p in agent.policies
-    }
+    paid = {name: earned(ranges) for name, ranges in info.ranges.items()}
+    shares = {name: step_share(scalars[f"{name}/change"], x, agent) for name, x in paid.items()}
     behaviour = shortened(learner.params.behaviour, params.behaviour, shares)
     params = params._replace(behaviour=behaviour)
     curiosity, curious = drive.update(
@@ -170,7 +168,7 @@ def learn(
     }
     scalars["curiosity/horizon"] = horizon_of(learner, agent)
     scalars["dream/end"] = ends.threshold(learner.ends, agent.dream.end)
-    scalars["reward/unit"] = info.batch.unit.size
+    scalars |= {"reward/unit": info.batch.unit.size, "task/earned": paid[agent.task.name]}
     after = Learner(
         params=params,
         normalizer=normalizer.follow(
@@ -182,7 +180,7 @@ def learn(
         average=average,
         slow_members=slow_members,
         ranges=info.ranges,
-        entropy=entropy_weights(draws.update, learner, scalars, agent),
+        entropy=entropy_weights(draws.update, learner, scalars, paid, agent),
         curiosity=curiosity,
         ends=ends.follow(
             learner.ends,
@@ -234,16 +232,14 @@ def policy_changes(
     return found
 
 
-def step_share(change: Array, ranges: dict[str, ReturnRange], agent: Agent) -> Array:
+def step_share(change: Array, paid: Array, agent: Agent) -> Array:
     """[] share of an actor's step at `explore_lr` that is taken.
 
     It is a step at `actor_lr` as far as the task pays. It changes the policy by `actor_kl` at most:
     KL is quadratic in small steps, so a share s of a step changes the policy by s^2 KL.
     """
     cfg = agent.optimizer
-    share = jnp.ones_like(change)
-    if "extrinsic" in ranges:
-        share = (cfg.actor_lr / cfg.explore_lr) ** earned(ranges)
+    share = (cfg.actor_lr / cfg.explore_lr) ** paid
     if cfg.actor_kl:
         share = jnp.minimum(share, jnp.sqrt(cfg.actor_kl / jnp.maximum(change, cfg.actor_kl)))
     return share
@@ -269,15 +265,14 @@ def norms(steps: dict[str, OptimizerInfo]) -> Metrics:
 
 
 def entropy_weights(
-    update: Array, learner: Learner, scalars: Metrics, agent: Agent
+    update: Array, learner: Learner, scalars: Metrics, paid: dict[str, Array], agent: Agent
 ) -> dict[str, Array]:
     """The entropy weight of each policy in the next update."""
     boredom = learner.curiosity.boredom
 
     def one(policy: Policy) -> Array:
         weight, advantage = learner.entropy[policy.name], scalars[f"{policy.name}/advantage"]
-        paid = scalars.get(f"{policy.name}/earned", jnp.zeros(()))
-        return next_entropy_weight(weight, advantage, boredom, paid, update, policy)
+        return next_entropy_weight(weight, advantage, boredom, paid[policy.name], update, policy)
 
     return {policy.name: one(policy) for policy in agent.policies}
 
