@@ -23,6 +23,7 @@ class ChunkData(NamedTuple):
     state: Any  # latents, which `gradients` turns into features for `loss`
     action: Array
     mask: Array | None
+    free: Array
     targets: Targets
 
 
@@ -57,9 +58,12 @@ def loss(params: PyTree, data: ChunkData, learner: PolicyLearner) -> tuple[Array
     log_prob, entropy = log_prob_and_entropy(
         output, data.action, data.mask, learner.spec, squash=net.cfg.actor == "tanh"
     )
+    if learner.spec.is_discrete:
+        alone, _ = log_prob_and_entropy(output, data.action, data.mask, learner.spec, 0.0)
+        log_prob = jnp.where(data.free, alone, log_prob)
     policy = -w * (log_prob * data.targets.advantage + learner.entropy_weight * entropy)
     value = {
-        name: w * critic_loss(logits[name], slow_logits[name], target, net.bins)
+        name: jnp.where(data.free, 0.0, w) * critic_loss(logits[name], slow_logits[name], target, net.bins)
         for name, target in data.targets.returns.items()
     }
     runs, salience = data.targets.runs, None

@@ -24,10 +24,14 @@ class Dreamed(NamedTuple):
     latent: Latent  # s_t, [H, n, ...]
     action: Array  # a_t, [H, n] or [H, n, A]
     mask: Array | None  # allowed actions at s_t, [H, n, A]
+    free: Array  # bool, whether a_t was drawn uniformly, [H, n]
     reward: Array  # predicted at s_{t+1}, [H, n]
     cont: Array  # probability that s_{t+1} is not terminal, set to 0 below `end`, [H, n]
     novelty: Array  # u(s_t, a_t), [H, n]
     value: dict[str, Array]  # each critic at s_{t+1}, [H, n]
+
+
+FREE = 0.5
 
 
 class ModelFns(NamedTuple):
@@ -39,6 +43,7 @@ class ModelFns(NamedTuple):
     policy: Callable[[Latent, Array | None, Key], Array]  # (s, mask, keys [n]) -> a
     novelty: Callable[[Latent, Array], Array]  # flat (s, a) -> u
     value: Callable[[Latent], dict[str, Array]]
+    num_actions: int = 0
 
 
 def dream_step(
@@ -49,7 +54,16 @@ def dream_step(
     uniform_nS = jax.vmap(lambda k: jax.random.uniform(k, (groups,)))(pairs[:, 0])
     mask = fns.mask(latent)
     action = fns.policy(latent, mask, pairs[:, 1])
-    return fns.step(latent, action, uniform_nS), (latent, action, mask)
+    free_n = jnp.zeros(keys_n.shape, bool)
+    if jnp.issubdtype(action.dtype, jnp.integer):
+        draws = jax.vmap(lambda k: jax.random.uniform(jax.random.fold_in(k, 1), (2,)))(pairs[:, 1])
+        free_n = (t == 0) & (draws[:, 0] < FREE)
+        if mask is None:
+            other = jnp.minimum((draws[:, 1] * fns.num_actions).astype(action.dtype), fns.num_actions - 1)
+        else:
+            other = action
+        action = jnp.where(free_n, other, action)
+    return fns.step(latent, action, uniform_nS), (latent, action, mask, free_n)
 
 
 def flatten(tree: PyTree) -> PyTree:
@@ -78,7 +92,7 @@ def dream_chunk(
     them the reward of reaching a goal could be counted repeatedly.
     """
     steps = first_t + jnp.arange(cfg.chunk, dtype=jnp.int32)
-    last, (latents, actions, masks) = lax.scan(
+    last, (latents, actions, masks, free) = lax.scan(
         lambda s, t: dream_step(fns, keys_n, groups, s, t), latent, steps
     )
     nexts = jax.tree.map(lambda x, y: jnp.concatenate([x[1:], y[None]]), latents, last)
@@ -86,7 +100,7 @@ def dream_chunk(
     cont = jnp.where(cont < end, 0.0, cont)
     novelty = fns.novelty(*flatten((latents, actions)))
     heads = unflatten((reward, cont, novelty, fns.value(flatten(nexts))), cfg.chunk)
-    return last, Dreamed(latents, actions, masks, *heads)
+    return last, Dreamed(latents, actions, masks, free, *heads)
 
 
 def imagine(

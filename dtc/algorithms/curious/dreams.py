@@ -118,6 +118,7 @@ def model_fns(agent: Agent, learner: Learner, policy: Policy) -> ModelFns:
         policy=policy_fn(agent, behaviour, policy),
         novelty=novelty,
         value=partial(values_fn, agent, behaviour, policy),
+        num_actions=agent.spec.action.num_classes or 0,
     )
 
 
@@ -176,7 +177,7 @@ def learn_in_dreams(
     )
     grads, sums = losses.gradients(
         params.behaviour[name],
-        ChunkData(dreamed.latent, dreamed.action, dreamed.mask, judged.targets),
+        ChunkData(dreamed.latent, dreamed.action, dreamed.mask, dreamed.free, judged.targets),
         policy_learner(learner, policy, agent),
         horizon=horizon,
         chunk=agent.dream.chunk,
@@ -193,7 +194,10 @@ def learn_in_dreams(
         scalars["entropy_share"] = Mean(sums.entropy_share, judged.steps)
     if sums.salience_entropy is not None:
         scalars["salience_entropy"] = Mean(sums.salience_entropy, judged.steps)
-    at_start = {kind: ret[0] for kind, ret in judged.targets.returns.items()}
+    at_start = {
+        kind: jnp.where(dreamed.free[0], value_0[kind], ret[0])
+        for kind, ret in judged.targets.returns.items()
+    }
     named = {f"{name}/{k}": x for k, x in scalars.items()}
     return DreamLesson(grads, judged.ranges, at_start, named)
 
