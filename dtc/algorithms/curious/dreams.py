@@ -158,11 +158,12 @@ def learn_in_dreams(
 ) -> DreamLesson:
     """Gradients of a policy's actor and critics, its return ranges and metrics."""
     name, horizon = policy.name, horizon_of(learner, agent)
-    rewards = {"extrinsic": dreamed.reward, "intrinsic": dreamed.novelty}
+    excess = jnp.maximum(dreamed.novelty - learner.curiosity.fast, 0)
+    rewards = {"extrinsic": dreamed.reward, "intrinsic": excess}
     if policy.is_relative:
         (only,) = policy.rewards
         per_step = 1 - only.discount  # makes a return a weighted mean of novelties, close to 1
-        rewards["intrinsic"] = per_step * drive.relative(dreamed.novelty, learner.curiosity)
+        rewards["intrinsic"] = per_step * drive.relative(excess, learner.curiosity)
     value_0 = values_fn(agent, params.behaviour[name], policy, starts.latent)
     rollout = Rollout(rewards, dreamed.cont, value_0, dreamed.value, starts.alive)
     judged = targets(
