@@ -57,10 +57,12 @@ def sample_action(
     spec: EnvSpec,
     unimix: float = dist.UNIMIX,
     squash: bool = True,
+    noise: Array | None = None,
 ) -> Array:
     """Sampled actions, int32 [n] or float32 [n, A], with one key each.
 
     Args:
+      noise: [n, A] standard normal numbers for the action of a box; None: drawn with the keys.
       squash: of a box, tanh(u) with u ~ N(mean, std^2), in [-1, 1]; else a ~ N(tanh(mean), std^2),
         which the machine clips (DreamerV3).
     """
@@ -69,7 +71,8 @@ def sample_action(
         uniform = jax.vmap(lambda k: jax.random.uniform(k))(keys_n)
         return dist.sample_categorical(uniform, log_p).astype(jnp.int32)
     mean, std = gaussian(output)
-    noise = jax.vmap(lambda k: jax.random.normal(k, mean.shape[-1:]))(keys_n)
+    if noise is None:
+        noise = jax.vmap(lambda k: jax.random.normal(k, mean.shape[-1:]))(keys_n)
     if squash:
         return dist.tanh_gaussian_sample(noise, mean, std)
     return jnp.tanh(mean) + std * noise
