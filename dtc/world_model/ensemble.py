@@ -10,6 +10,7 @@ data over `ensemble`.
 """
 
 import functools
+import math
 import operator
 from typing import NamedTuple
 
@@ -31,6 +32,21 @@ from dtc.world_model.latent import Cells, flat_stoch, one_hot
 from dtc.world_model.rssm import Core, Prior
 
 
+BETA, OMEGA, FEATURES = 1.0, 1.5, 64
+
+
+class Fixed(nn.Module):
+    size: int
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        w = self.param("w", nn.initializers.normal(OMEGA), (x.shape[-1], FEATURES))
+        b = self.param("b", nn.initializers.uniform(2 * math.pi), (FEATURES,))
+        out = self.param("out", nn.initializers.normal(math.sqrt(2 / FEATURES)), (FEATURES, self.size))
+        w, b, out = (jax.lax.stop_gradient(v).astype(x.dtype) for v in (w, b, out))
+        return jnp.sin(x @ w / 4 + b) @ out
+
+
 class Member(nn.Module):
     """One member: (h_t, z_t, a_t) -> log p_k(z_{t+1}) [..., S, C]."""
 
@@ -39,6 +55,7 @@ class Member(nn.Module):
     cells: Cells | None = None  # see grid.py
 
     def setup(self) -> None:
+        self.fixed = Fixed(self.cfg.groups * self.cfg.classes)
         if self.cells is None:
             self.core: nn.Module = Core(self.cfg, self.precision)
             self.prior: nn.Module = Prior(self.cfg, self.precision)
@@ -48,7 +65,9 @@ class Member(nn.Module):
 
     def __call__(self, deter: Array, stoch: Array, action: Array) -> Array:
         embedded = self.core.embed_action(action)
-        return self.prior(self.core(deter, flat_stoch(stoch), embedded), stoch)
+        log_p = self.prior(self.core(deter, flat_stoch(stoch), embedded), stoch)
+        x = jnp.concatenate([deter, flat_stoch(stoch), action.astype(deter.dtype)], -1)
+        return jax.nn.log_softmax(accum(log_p) + BETA * self.fixed(x).reshape(log_p.shape), -1)
 
 
 class Transitions(NamedTuple):
