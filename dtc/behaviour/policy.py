@@ -30,10 +30,10 @@ class Policy:
 
     name: str
     rewards: tuple[Reward, ...]
-    entropy: float  # entropy weight
-    seeking: float = 0.0  # entropy weight while nothing pays, in units of the mean |advantage|
-    # Reward-free: novelty is divided by its running mean, `entropy` multiplied by mean |advantage|.
-    is_relative: bool = False
+    entropy: float  # entropy weight where the task pays
+    # Entropy weight while nothing pays, in units of the mean |advantage|; 0: `entropy` always
+    seeking: float = 0.0
+    is_relative: bool = False  # reward-free: novelty is divided by its running mean
 
 
 def policies(cfg: BehaviourConfig) -> tuple[Policy, ...]:

@@ -211,15 +211,16 @@ def next_entropy_weight(
 ) -> Array:
     """[] the weight of a policy's entropy in the next update.
 
-    For a reward-free policy it follows the mean |advantage|. As novelty decays, advantages fall
-    from 0.5 to 0.03 of the return range: with a constant weight the policy would be nearly
-    deterministic at first or nearly uniform later. Boredom divides novelty by the same factor
-    everywhere, which weighs entropy more: where nothing is left to seek, the policy wanders.
+    While nothing pays, it follows the mean |advantage|. As novelty decays, advantages fall from 0.5
+    to 0.03 of the return range: with a constant weight the policy would be nearly deterministic at
+    first or nearly uniform later. In a reward-free policy boredom divides novelty by the same
+    factor everywhere, which weighs entropy more: where nothing is left to seek, it wanders.
 
     Args:
       weight: [] weight in this update.
       advantage: [] mean |A| of this update, over all devices.
       boredom: [] in [0, 1].
+      paid: [] in [0, 1], see `earned`.
       update: [] int32, number of updates before this one.
     """
     if not policy.seeking:

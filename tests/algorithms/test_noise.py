@@ -61,6 +61,13 @@ def test_a_new_episode_forgets_the_noise_before_it():
     assert (b[1] - a[1] > 1).all()
 
 
+@pytest.mark.parametrize("settings", [{"behaviour__actor": "normal"}, {}])
+def test_dreamerv3_s_policy_and_discrete_ones_have_no_noise_to_remember(settings):
+    env = walk(is_box=bool(settings))
+    agent = make(smoke_config(**SIZES, **settings), env.spec, Precision(), NOVELTIES["jsd"])
+    assert acting.init_acting(4, agent).noise is None
+
+
 @pytest.mark.parametrize("greedy", [False, True])
 def test_an_action_is_the_tanh_of_the_policy_s_normal_at_the_remembered_noise(greedy):
     env = walk(is_box=True)

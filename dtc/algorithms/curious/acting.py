@@ -23,13 +23,14 @@ class Acting(NamedTuple):
     """What acting remembers of each environment."""
 
     latent: Latent  # the posterior, [N, ...]
-    noise: Array | None  # standard normal, of a box's action, [N, times, A]; None: discrete
+    noise: Array | None  # standard normal, of a box's action, [N, times, A]; None: without memory
 
 
 def init_acting(num: int, agent: Agent) -> Acting:
     """Zero latents and noise for this device's environments; acting draws both at once."""
-    size = agent.spec.action.shape
-    noise = None if agent.spec.is_discrete else jnp.zeros((num, len(TIMES), *size))
+    has_memory = squashes(agent) and not agent.spec.is_discrete  # DreamerV3's normal has none
+    shape = (num, len(TIMES), *agent.spec.action.shape)
+    noise = jnp.zeros(shape) if has_memory else None
     zero = latent.zero_latent(num, agent.model, agent.precision)
     return mesh.vary(Acting(zero, noise))
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from dtc.algorithms.curious.acting import squashes
 from dtc.algorithms.curious.agent import Agent, Learner, OptState, Params, optimizers
 from dtc.algorithms.curious.batch import Batch, observe_noise, sample
 from dtc.algorithms.curious.dreams import (
@@ -227,7 +228,7 @@ def policy_changes(
     for policy in agent.policies:
         act = partial(agent.net(policy).apply, method="act")
         before, after = (act({"params": p[policy.name]}, feature) for p in (old, new))
-        change = kl(before, after, mask, agent.spec, agent.behaviour.actor == "tanh")
+        change = kl(before, after, mask, agent.spec, squashes(agent))
         found[f"{policy.name}/change"] = change.mean()
     return found
 
