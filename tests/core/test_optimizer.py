@@ -156,9 +156,9 @@ def test_actors_move_at_their_own_rate_and_all_other_networks_at_the_critics():
         new, _, _ = optimizer.apply(tx, grads, tx.init(policies), policies)
         return jax.tree.map(jnp.subtract, new, policies)
 
-    rates = {"actor_lr": 1e-2, "critic_lr": 1e-2, "behaviour_warmup": 4}
+    rates = {"explore_lr": 1e-2, "critic_lr": 1e-2, "behaviour_warmup": 4}
     same = moved(OptimizerConfig(**rates))
-    ours = moved(OptimizerConfig(**rates | {"actor_lr": 1e-3}))
+    ours = moved(OptimizerConfig(**rates | {"explore_lr": 1e-3}))
     for policy, networks in same.items():
         for name, x in networks.items():
             share = 0.1 if name == "actor" else 1.0
