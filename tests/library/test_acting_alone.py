@@ -129,7 +129,7 @@ def test_the_latent_is_kept_until_an_episode_begins(fresh):
         fresh.reset(2)
         for first in firsts:
             fresh.act(obs, masks, first)
-        return np.asarray(fresh.playing.acting.deter)
+        return np.asarray(fresh.playing.acting.latent.deter)
 
     once, thrice, begun = deter(None), deter(None, None, None), deter(None, None, [True, False])
     assert (thrice != once).any()

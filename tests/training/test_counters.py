@@ -29,9 +29,10 @@ BOUNDS = {
     r"replay/(rows|latents)": lambda program: 0,  # packed words
 }
 # Floats of networks and their optimisers, and those that measure.
-TENSORS = r"learner/((params|slow|average|opt)/.+|policy.*|members.*)"
+TENSORS = r"learner/((params|slow|average|slow_members|opt)/.+|policy.*|members.*)"
 MEASURES = (
-    r"learner/((ranges|entropy|normalizer)(/.+)?|curiosity/(fast|slow|spread|peak|boredom)|unit)"
+    r"learner/((ranges|entropy|normalizer|unit|ends)(/.+)?"
+    r"|curiosity/(fast|slow|spread|peak|boredom))"
 )
 
 
