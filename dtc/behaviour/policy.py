@@ -43,7 +43,7 @@ def policies(cfg: BehaviourConfig) -> tuple[Policy, ...]:
         "intrinsic", cfg.intrinsic_weight, cfg.intrinsic_discount, cfg.intrinsic_floor, fades=True
     )
     if cfg.mode == "mix":
-        return (Policy("task", (extrinsic, intrinsic), cfg.entropy, cfg.explore_entropy),)
+        return (Policy("task", (extrinsic, intrinsic), cfg.entropy),)
     task = Policy("task", (extrinsic,), cfg.entropy)
     alone = replace(intrinsic, weight=1.0, fades=False)  # a common factor would cancel
     explore = Policy("explore", (alone,), 0.0, cfg.explore_entropy, is_relative=True)
