@@ -39,7 +39,7 @@ def test_a_config_changes_nothing_of_the_agent_s_behaviour(name):
 def test_rates_fall_with_the_width_beyond_that_of_nano(units, share):
     cfg = OptimizerConfig()
     wide = cfg.at_width(units)
-    for name in ("model_lr", "member_lr", "actor_lr", "critic_lr"):
+    for name in ("model_lr", "member_lr", "actor_lr", "explore_lr", "critic_lr"):
         assert getattr(wide, name) == pytest.approx(share * getattr(cfg, name))
     assert wide.warmup == cfg.warmup and wide.model_decay == cfg.model_decay
 
