@@ -253,7 +253,7 @@ def shortened(
 
     def actor(name: str) -> PyTree:
         share, pairs = shares[name], (old[name]["actor"], new[name]["actor"])
-        return jax.tree.map(lambda a, b: a + share * (b - a), *pairs)
+        return jax.tree.map(partial(ema, rate=share), *pairs)
 
     return {name: networks | {"actor": actor(name)} for name, networks in new.items()}
 
