@@ -27,7 +27,7 @@ class Acting(NamedTuple):
 
 
 def init_acting(num: int, agent: Agent) -> Acting:
-    """Zero latents and noise for this device's environments; acting draws both at once."""
+    """Zero latents and noise for this device's environments, until the first step sets both."""
     has_memory = squashes(agent) and not agent.spec.is_discrete  # DreamerV3's normal has none
     shape = (num, len(TIMES), *agent.spec.action.shape)
     noise = jnp.zeros(shape) if has_memory else None
