@@ -58,6 +58,21 @@ def gru(gates: Array, before: Array) -> Array:
     return update * candidate + (1.0 - update) * accum(before)
 
 
+MEMORY = (2.0, 100.0)  # steps
+
+
+def memory_bias(blocks: int) -> nn.initializers.Initializer:
+    """Biases of the gates with which units forget in 2 to 100 steps."""
+
+    def init(key: Array, shape: tuple[int, ...], dtype) -> Array:
+        width = shape[0] // 3 // blocks
+        times = jnp.geomspace(*MEMORY, width)
+        update = jnp.tile(1.0 - jnp.log(times - 1.0), blocks)
+        return jnp.concatenate([jnp.zeros(2 * width * blocks), update]).astype(dtype)
+
+    return init
+
+
 class Core(nn.Module):
     """(h, z, embedded a) -> next h [..., D]: a block-diagonal GRU."""
 
@@ -75,7 +90,9 @@ class Core(nn.Module):
         self.from_deter = BlockDense(c.deter, c.blocks, p, fan_in)
         self.from_inputs = Dense(c.deter, p, fan_in=fan_in, use_bias=False, logits=True)
         self.mix = NormAct(p)
-        self.gates = BlockDense(3 * c.deter, c.blocks, p, parts=3)
+        self.gates = BlockDense(
+            3 * c.deter, c.blocks, p, parts=3, bias_init=memory_bias(c.blocks)
+        )
 
     def embed_action(self, action: Array) -> Array:
         """[..., A] one-hot or in [-1, 1] -> [..., hidden]."""
