@@ -41,11 +41,23 @@ class Starts(NamedTuple):
     alive: Array  # [B*n] float32, 0 where the state is terminal
 
 
-def choose_starts(draws: Draws, seen: Observed, batch: Batch, agent: Agent) -> Starts:
-    """Draws `dream.starts` / B states of each sequence without replacement, by its own key."""
+def choose_starts(
+    draws: Draws, seen: Observed, batch: Batch, novelty_TB: Array, agent: Agent
+) -> Starts:
+    """Draws `dream.starts` / B states of each sequence without replacement, by its own key.
+
+    Half of the chances are equal, half are in proportion to the states' novelty.
+    """
     num, length = agent.dream.starts // agent.replay.batch, agent.replay.length
     keys = draws.keys(Purpose.DREAM_START, batch.sampled.id)
-    t_Bn = jax.vmap(lambda k: jax.random.permutation(k, length)[:num])(keys)
+    mean_B = novelty_TB.mean(0)
+    share_TB = jnp.concatenate([novelty_TB, mean_B[None]]) / jnp.maximum(mean_B, 1e-12)
+    log_TB = jnp.log(1.0 + share_TB)
+
+    def order(key: Array, log_T: Array) -> Array:
+        return jnp.argsort(-(log_T + jax.random.gumbel(key, (length,))))[:num]
+
+    t_Bn = jax.vmap(order, in_axes=(0, 1))(keys, log_TB)
     if num == length:  # all states, in order
         t_Bn = mesh.vary(jnp.broadcast_to(jnp.arange(num), t_Bn.shape))
     ids_Bn = batch.sampled.id[:, None] * num + jnp.arange(num)[None]

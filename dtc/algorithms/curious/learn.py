@@ -65,6 +65,7 @@ class UpdateInfo(NamedTuple):
     batch: Batch
     ranges: dict[str, dict[str, ReturnRange]]
     scalars: Scalars  # of this device
+    novelty: Array  # [T-1, B]
 
 
 def gradients(
@@ -85,7 +86,9 @@ def gradients(
     members, sums, member_scalars = member_gradients(
         params.members, seen, terms, batch, novel_from, agent
     )
-    starts = choose_starts(draws, seen, batch, agent)
+    novelty_TB = sums.novelty.reshape(agent.replay.length - 1, -1)
+    novelty_TB = jnp.where(batch.rows.first[1:], 0.0, novelty_TB)
+    starts = choose_starts(draws, seen, batch, novelty_TB, agent)
 
     behaviour, ranges = {}, {}
     to_trunk = TrunkOut(
@@ -120,7 +123,7 @@ def gradients(
     scalars |= member_scalars | latent_scalars(seen)
     away = normalizer.deviations(learner.normalizer, batch.encoded)
     local = Gradients(trunk, members, behaviour, away)
-    return reduce_gradients(local, sums.weight), UpdateInfo(seen, batch, ranges, scalars)
+    return reduce_gradients(local, sums.weight), UpdateInfo(seen, batch, ranges, scalars, novelty_TB)
 
 
 def reduce_gradients(local: Gradients, weight_E: Array) -> Gradients:
@@ -197,7 +200,7 @@ def learn(
 def written(info: UpdateInfo, agent: Agent) -> Written:
     """The new posteriors of the sampled rows."""
     deter = info.seen.deter.astype(agent.precision.compute)
-    return Written(info.batch.sampled, Latent(deter, info.seen.ids))
+    return Written(info.batch.sampled, Latent(deter, info.seen.ids), info.novelty)
 
 
 def apply_gradients(
