@@ -21,7 +21,7 @@ from dtc.core.keys import Draws
 from dtc.core.metrics import Mean
 from dtc.core.numerics import masked_sum
 from dtc.core.types import Array, Latent, Purpose, PyTree
-from dtc.curiosity import drive
+from dtc.curiosity import drive, rarity
 from dtc.world_model import ends, ensemble, imagination, rssm
 from dtc.world_model.ensemble import Transitions
 from dtc.world_model.imagination import Dreamed, ModelFns
@@ -80,7 +80,12 @@ def novelty_fn(agent: Agent, learner: Learner, state: Latent, action: Array) -> 
     def measure(members: PyTree) -> Array:
         return ensemble.measure(agent.member, members, data, agent.num_members, agent.novelty)
 
-    novelty = measure(learner.params.members)
+    before = agent.feature(state).stoch
+    log_p = agent.trunk.apply(
+        {"params": learner.params.trunk}, state.deter, before, method="log_prior"
+    )
+    rare = rarity.rarity(learner.counts, log_p)
+    novelty = lax.stop_gradient(rare) * measure(learner.params.members)
     if not agent.novelty.is_progress:
         return novelty
     return jnp.maximum(measure(learner.slow_members) - novelty, 0)

@@ -37,7 +37,7 @@ from dtc.core.normalizer import Normalizer
 from dtc.core.numerics import ema, ema_from_start
 from dtc.core.optimizer import OptimizerInfo
 from dtc.core.types import Array, Latent, PyTree
-from dtc.curiosity import drive
+from dtc.curiosity import drive, rarity
 from dtc.data.ring import Ring, Written
 from dtc.training.algorithm import Collected, Learned
 from dtc.world_model import ends
@@ -183,12 +183,18 @@ def learn(
         ranges=info.ranges,
         entropy=entropy_weights(draws.update, learner, scalars, paid, agent),
         curiosity=curiosity,
+        counts=learner.counts,
         ends=ends.follow(
             learner.ends,
             Ends(scalars["dream/ends"], scalars["dream/wrong_ends"]),
             draws.update,
             agent.optimizer.warmup,
         ),
+    )
+    log_p = info.seen.log_prior
+    now = mesh.pmean(rarity.histogram(log_p.reshape(-1, *log_p.shape[2:])), *mesh.AXES)
+    after = after._replace(
+        counts=ema_from_start(learner.counts, now, rarity.RATE, draws.update + 1)
     )
     rest = {name: x for name, x in after._asdict().items() if name not in STEPPED}
     return Learned(after, written(info, agent), scalars, evidence=(steps, shares, rest))
