@@ -28,7 +28,7 @@ SPEC = EnvSpec(
     encode=dict,
     has_action_mask=True,
 )
-TRUNK = rssm.make_trunk(CFG, SPEC, Precision())
+TRUNK = rssm.make_trunk(CFG, SPEC, Precision(), has_rarity=True)
 
 
 def normal(*shape):
@@ -71,11 +71,15 @@ ROWS = Row(
     action=RNG.integers(A, size=(T, B)),
     action_mask=RNG.random((T, B, A)) < 0.5,
 )
+EXTRA = {
+    "rarity": np.exp(normal(T, B)),
+    "earlier": np.array([[0, 0], [0, 1], [1, 0], [3, 2], [1, 4], [0, 2]], np.int32),
+}
 
 
 def _parameters():
     """Random parameters, unlike initial ones: no zero head, no bias of 0, no scale of 1."""
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(4)
     shapes = jax.eval_shape(lambda: rssm.init(jax.random.key(0), TRUNK))
 
     def draw(x):

@@ -132,6 +132,20 @@ class RSSMConfig:
     encoder_layers: int = setting(3, COUNT, help="hidden layers of the encoder")
     decoder_layers: int = setting(3, COUNT, help="hidden layers of the decoder")
     prior_layers: int = setting(2, COUNT, help="hidden layers of the prior")
+    memory: float = setting(
+        100.0,
+        NATURAL,
+        unit="steps",
+        help="longest memory of recurrent units at first, the shortest is 2; 0: 4 of all units",
+    )
+    recall: float = setting(
+        1.0,
+        NATURAL,
+        help="weight of the loss of earlier observations told by the recurrent state; 0: none is",
+    )
+    reward_scale: float = setting(
+        10.0, POSITIVE, help="weight of the reward's loss among those of the trunk (DreamerV3: 1)"
+    )
     dyn_free_nats: float = setting(
         0.0, NATURAL, unit="nats", help="free nats of the dynamics KL: no gradient below this value"
     )
@@ -170,6 +184,9 @@ class CuriosityConfig:
         "jsd",
         choices=("jsd", "progress", "seed", "error", "rnd"),
         help="intrinsic reward; all but jsd and progress are experimental controls",
+    )
+    rarity: bool = setting(
+        True, help="multiply novelty in dreams by how rarely states like one were replayed"
     )
     fast_rate: float = setting(
         0.1, RATE, unit="per update", help="rate of C_fast, the fast EMA of novelty"
@@ -234,7 +251,7 @@ class BehaviourConfig:
         0.99, BELOW_ONE, unit="per step", help="discount of extrinsic returns"
     )
     intrinsic_discount: float = setting(
-        0.97, BELOW_ONE, unit="per step", help="discount of intrinsic returns"
+        0.99, BELOW_ONE, unit="per step", help="discount of intrinsic returns"
     )
     lam: float = setting(0.95, SHARE, help="lambda of the lambda-returns")
     entropy: float = setting(3e-3, NATURAL, help="entropy weight of a policy whose task pays")

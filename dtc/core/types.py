@@ -45,6 +45,7 @@ class Purpose(enum.IntEnum):
     EVAL_POLICY = 15
     RANDOM_TARGET = 16  # the fixed random network of the control `rnd`
     MINIBATCH = 17  # id: global environment, step: update x passes + pass
+    RECALL = 18  # id: global sample, step: update
 
 
 @dataclass(frozen=True)

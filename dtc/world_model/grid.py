@@ -63,9 +63,11 @@ def vectors_of(shapes: Shapes) -> Vectors:
     return tuple((name, shape[0]) for name, shape in shapes if len(shape) == 1)
 
 
-def make_trunk(cfg: RSSMConfig, spec: EnvSpec, precision: Precision) -> Trunk:
+def make_trunk(
+    cfg: RSSMConfig, spec: EnvSpec, precision: Precision, has_rarity: bool = False
+) -> Trunk:
     """The trunk for an environment; with cells its `cfg` has a wider h and more groups."""
-    plain = rssm.make_trunk(cfg, spec, precision)
+    plain = rssm.make_trunk(cfg, spec, precision, has_rarity)
     cells = cells_of(cfg, plain.encoded)
     if cells is None:
         return plain
@@ -75,6 +77,7 @@ def make_trunk(cfg: RSSMConfig, spec: EnvSpec, precision: Precision) -> Trunk:
         groups=cfg.groups + cells.groups + cells.entries,
     )
     kept = ("precision", "encoded", "num_tokens", "num_actions", "has_action_mask", "planes")
+    kept += ("has_rarity",)
     return GridTrunk(wide, **{name: getattr(plain, name) for name in kept}, cells=cells)
 
 

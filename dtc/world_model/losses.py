@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import jax.numpy as jnp
 from jax import lax, nn
 
+from dtc.config.sections import RSSMConfig
 from dtc.core import distributions as dist
 from dtc.core.numerics import accum, symexp, symlog
 from dtc.core.types import Array, PyTree, Row
@@ -17,7 +18,14 @@ REP_SCALE = 0.1  # weight of the KL that trains the posterior
 
 
 def losses(
-    trunk: Trunk, params: PyTree, seen: Observed, obs: Mapping[str, Array], rows: Row
+    trunk: Trunk,
+    params: PyTree,
+    seen: Observed,
+    obs: Mapping[str, Array],
+    rows: Row,
+    *,
+    rarity: Array | None = None,
+    earlier: Array | None = None,
 ) -> dict[str, Array]:
     """Unscaled loss terms [T, B]: dyn, rep, reward, cont and obs/NAME for each leaf.
 
@@ -27,8 +35,15 @@ def losses(
     on codes drawn from the prior, as in dreams, except in the first rows of episodes. A head that
     learns from the posterior alone trusts codes that the prior does not get right.
 
+    With `rarity` also the squared error of its log, with `earlier` also `recall`, the loss of an
+    earlier observation decoded from h alone. What h is asked for it keeps, long before a reward
+    tells that it matters (Wayne et al. 2018, "Unsupervised predictive memory", section 2).
+
     Args:
       obs: encoded, standardised observations [T, B, ...].
+      rarity: [T, B] how rare each row is.
+      earlier: [T, B] the index of an earlier row of the same episode, or of the row itself, which
+        does not count.
     """
     cfg, sg = trunk.cfg, lax.stop_gradient
     feature = seen.feature(trunk.precision)
@@ -45,11 +60,36 @@ def losses(
             expected = seen._replace(stoch=seen.expected).feature(trunk.precision)
             _, _, dreamed = trunk.apply({"params": params}, expected, method="heads")
             out["mask_expected"] = jnp.where(rows.first, 0.0, mask_loss(dreamed, rows.action_mask))
+    if rarity is not None:
+        found = trunk.apply({"params": params}, feature, method="log_rarity")
+        out["rarity"] = jnp.square(found - jnp.log(rarity))
     decoded = trunk.apply({"params": params}, feature, method="decode")
-    for name, shape in trunk.encoded:
-        target, is_planes = accum(obs[name]), name in trunk.planes
-        out[f"obs/{name}"] = reconstruction(decoded[name], target, len(shape), is_planes)
+    out |= {f"obs/{name}": x for name, x in of_leaves(trunk, decoded, obs).items()}
+    if earlier is not None:
+        out["recall"] = recall_loss(trunk, params, feature.deter, obs, earlier)
     return out
+
+
+def of_leaves(
+    trunk: Trunk, decoded: Mapping[str, Array], obs: Mapping[str, Array]
+) -> dict[str, Array]:
+    """The loss [T, B] of each leaf of decoded observations."""
+    return {
+        name: reconstruction(decoded[name], accum(obs[name]), len(shape), name in trunk.planes)
+        for name, shape in trunk.encoded
+    }
+
+
+def recall_loss(
+    trunk: Trunk, params: PyTree, deter: Array, obs: Mapping[str, Array], earlier_TB: Array
+) -> Array:
+    """[T, B] summed loss of the earlier observations; 0 where the earlier row is the row itself."""
+    age_TB = jnp.arange(earlier_TB.shape[0], dtype=jnp.int32)[:, None] - earlier_TB
+    decoded = trunk.apply({"params": params}, deter, age_TB, method="recall")
+    columns = jnp.arange(earlier_TB.shape[1])[None]
+    past = {name: jnp.asarray(obs[name])[earlier_TB, columns] for name, _ in trunk.encoded}
+    total = jnp.stack(list(of_leaves(trunk, decoded, past).values())).sum(0)
+    return jnp.where(age_TB > 0, total, 0.0)
 
 
 def decode(trunk: Trunk, params: PyTree, feature: Feature) -> dict[str, Array]:
@@ -83,8 +123,8 @@ def reconstruction(decoded: Array, target: Array, rank: int, is_planes: bool = F
     return cross_entropy.sum(tuple(range(cross_entropy.ndim - rank + 1, cross_entropy.ndim)))
 
 
-def total(terms: Mapping[str, Array]) -> Array:
-    """The trunk's loss: the mean over [T, B] of the sum of all terms, with rep times REP_SCALE."""
-    scales = {"rep": REP_SCALE}
+def total(terms: Mapping[str, Array], cfg: RSSMConfig) -> Array:
+    """The trunk's loss: the mean over [T, B] of the weighted sum of all terms."""
+    scales = {"rep": REP_SCALE, "reward": cfg.reward_scale, "recall": cfg.recall}
     scaled = [scales.get(name, 1.0) * term.mean() for name, term in terms.items()]
     return jnp.stack(scaled).sum()

@@ -31,6 +31,7 @@ from dtc.core.nets import (
     Head,
     NormAct,
     Precision,
+    trailing,
     twohot_head,
 )
 from dtc.core.normalizer import Normalizer
@@ -39,6 +40,8 @@ from dtc.core.types import Array, EnvSpec, Latent, PyTree
 from dtc.world_model.latent import Cells, Feature, flat_stoch, one_hot, split_classes
 
 MASK = "action_mask"  # its name among the trunk's inputs
+CLOCK = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)  # rows; exp(-age / each) tells an age to a network
+SHORTEST = 2.0  # memory of the GRU's quickest units at first, in steps
 HEAD_LAYERS = 1  # hidden layers of the reward, continue and mask heads
 
 
@@ -58,6 +61,22 @@ def gru(gates: Array, before: Array) -> Array:
     return update * candidate + (1.0 - update) * accum(before)
 
 
+def memory_init(blocks: int, longest: float) -> nn.initializers.Initializer:
+    """Biases [3D] of the GRU's gates with which a block's units remember for 2 to `longest` steps.
+
+    A unit whose update gate is g forgets in about 1 / g steps. With a zero bias that is 4 steps for
+    all units (Tallec and Ollivier 2018, "Can recurrent neural networks warp time?").
+    """
+
+    def init(key: Array, shape: tuple[int, ...], dtype: jnp.dtype) -> Array:
+        width = shape[0] // 3 // blocks
+        times = jnp.geomspace(SHORTEST, longest, width)
+        update = jnp.tile(1.0 - jnp.log(times - 1.0), blocks)  # sigma(update - 1) = 1 / time
+        return jnp.concatenate([jnp.zeros(2 * width * blocks), update]).astype(dtype)
+
+    return init
+
+
 class Core(nn.Module):
     """(h, z, embedded a) -> next h [..., D]: a block-diagonal GRU."""
 
@@ -75,7 +94,8 @@ class Core(nn.Module):
         self.from_deter = BlockDense(c.deter, c.blocks, p, fan_in)
         self.from_inputs = Dense(c.deter, p, fan_in=fan_in, use_bias=False, logits=True)
         self.mix = NormAct(p)
-        self.gates = BlockDense(3 * c.deter, c.blocks, p, parts=3)
+        init = memory_init(c.blocks, c.memory) if c.memory else nn.initializers.zeros
+        self.gates = BlockDense(3 * c.deter, c.blocks, p, parts=3, bias_init=init)
 
     def embed_action(self, action: Array) -> Array:
         """[..., A] one-hot or in [-1, 1] -> [..., hidden]."""
@@ -138,6 +158,12 @@ class Trunk(nn.Module):
     has_action_mask: bool
     planes: tuple[str, ...] = ()  # as of EnvSpec
     cells: Cells | None = None  # see grid.py
+    has_rarity: bool = False  # a head tells how rarely states like one were replayed
+
+    @property
+    def has_recall(self) -> bool:
+        """Whether the recurrent state is to tell earlier observations."""
+        return self.cfg.recall > 0 and self.cells is None
 
     def setup(self) -> None:
         c, p = self.cfg, self.precision
@@ -147,15 +173,19 @@ class Trunk(nn.Module):
         self.prior = Prior(c, p)
         self.posterior = Posterior(c, p, self.num_tokens)
         self.decoder = Decoder(c.decoder_layers, c.units, self.encoded, p)
+        if self.has_recall:
+            self.past = Decoder(HEAD_LAYERS, c.units, self.encoded, p)
         self.make_heads()
 
     def make_heads(self) -> None:
-        """The heads of reward, continue and, if there are masks, the action mask."""
+        """The heads of reward, continue and, if they are needed, action mask and rarity."""
         c, p = self.cfg, self.precision
         self.reward = twohot_head(HEAD_LAYERS, c.units, c.bins, p, c.small_bins)
         self.cont = Head(HEAD_LAYERS, c.units, 1, 1.0, p)
         if self.has_action_mask:
             self.mask = Head(HEAD_LAYERS, c.units, self.num_actions, 1.0, p)
+        if self.has_rarity:
+            self.rarity = Head(HEAD_LAYERS, c.units, 1, 0.0, p)
 
     def embed(self, obs: Mapping[str, Array], action: Array) -> tuple[Array, Array]:
         """Embedded observations and previous actions: all that is computed without a state."""
@@ -183,6 +213,16 @@ class Trunk(nn.Module):
         mask = self.mask(x) if self.has_action_mask else None
         return self.reward(x), self.cont(x)[..., 0], mask
 
+    def log_rarity(self, feature: Feature) -> Array:
+        """[...] log of how rare a state is; no gradient reaches the state."""
+        return self.rarity(lax.stop_gradient(self.read(feature)))[..., 0]
+
+    def recall(self, deter: Array, age: Array) -> dict[str, Array]:
+        """As `decode`, of the observation `age` [...] rows before h [..., D]."""
+        rows = accum(age)[..., None]
+        clock = jnp.exp(-rows / trailing(jnp.array(CLOCK, rows.dtype), rows))
+        return self.past(jnp.concatenate([deter, clock.astype(deter.dtype)], -1))
+
     def read(self, feature: Feature) -> Array:
         """What the heads read of a Feature."""
         return feature.joined
@@ -203,6 +243,10 @@ class Trunk(nn.Module):
         )
         self.heads(feature)
         self.decode(feature)
+        if self.has_rarity:
+            self.log_rarity(feature)
+        if self.has_recall:
+            self.recall(feature.deter, jnp.zeros(feature.deter.shape[:-1], jnp.int32))
 
 
 class Observed(NamedTuple):
@@ -220,7 +264,9 @@ class Observed(NamedTuple):
         return Feature(self.deter.astype(precision.compute), self.stoch.astype(precision.compute))
 
 
-def make_trunk(cfg: RSSMConfig, spec: EnvSpec, precision: Precision) -> Trunk:
+def make_trunk(
+    cfg: RSSMConfig, spec: EnvSpec, precision: Precision, has_rarity: bool = False
+) -> Trunk:
     """The networks for an environment's observation and action."""
     obs = jax.eval_shape(spec.encode, {k: v.zeros() for k, v in spec.obs.items()})
     encoded = tuple(sorted((name, tuple(x.shape)) for name, x in obs.items()))
@@ -229,7 +275,16 @@ def make_trunk(cfg: RSSMConfig, spec: EnvSpec, precision: Precision) -> Trunk:
     tokens = jax.eval_shape(lambda o: encoder.init_with_output(jax.random.key(0), o)[0], obs)
     num_actions = spec.action.num_classes or spec.action.shape[0]
     has_mask, size = spec.has_action_mask, tokens.shape[-1]
-    return Trunk(cfg, precision, encoded, size, num_actions, has_mask, spec.planes)
+    return Trunk(
+        cfg,
+        precision,
+        encoded,
+        size,
+        num_actions,
+        has_mask,
+        spec.planes,
+        has_rarity=has_rarity,
+    )
 
 
 def init(key: Array, trunk: Trunk) -> PyTree:

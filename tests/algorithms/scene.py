@@ -28,7 +28,7 @@ from dtc.core.nets import Precision
 from dtc.core.normalizer import Moments
 from dtc.core.reward_unit import RewardUnit
 from dtc.core.types import ArraySpec, Environment, EnvSpec, Latent, Row, TimeStep
-from dtc.curiosity import drive
+from dtc.curiosity import drive, rarity
 from dtc.curiosity.drive import CuriosityState
 from dtc.data import ring
 from dtc.data.codec import Codec
@@ -208,6 +208,13 @@ def noise(tree, seed: int):
     return jax.tree_util.tree_map_with_path(one, tree)
 
 
+def some_shares():
+    """Shares of hashed observations, some of them 0."""
+    rng = np.random.default_rng(9)
+    drawn = rng.random((rarity.TABLES, rarity.BUCKETS)) * (rng.random(rarity.BUCKETS) < 0.5)
+    return jnp.asarray(drawn / drawn.sum(-1, keepdims=True), jnp.float32)
+
+
 def make_learner(agent: Agent) -> Learner:
     """A learner in the middle of training, with different values in each part."""
     shapes = jax.eval_shape(partial(agents.init, agent=agent), jax.random.key(0))
@@ -239,6 +246,7 @@ def make_learner(agent: Agent) -> Learner:
             bucket=jnp.int32(1),
         ),
         ends=Ends(taken=jnp.float32(0.1), wrong=jnp.float32(0.01)),
+        seen=None if shapes.seen is None else some_shares(),
     )
 
 

@@ -26,7 +26,7 @@ from dtc.core.nets import Precision
 from dtc.core.normalizer import Moments
 from dtc.core.numerics import ema, ema_from_start
 from dtc.core.types import Latent, TimeStep
-from dtc.curiosity import drive
+from dtc.curiosity import drive, rarity
 from dtc.data import ring
 from dtc.training import evaluation, trainer
 from dtc.training.algorithm import Acted, ActKeys, Algorithm, Seen
@@ -53,6 +53,7 @@ from tests.algorithms.scene import (
     T,
     noise,
     scene,
+    some_shares,
     stored_ring,
     time_of,
     walk,
@@ -582,6 +583,42 @@ def test_a_dreamed_step_is_credited_with_the_next_state_s_reward_and_its_own_nov
     assert 0 < (dreamed.cont == 0).mean() < 1
 
 
+def test_novelty_in_dreams_is_disagreement_times_the_predicted_rarity():
+    s = scene()
+    latent, action = s.dreamed("task").latent, s.dreamed("task").action
+    state = jax.tree.map(lambda x: x[0], latent)
+
+    @jax.jit
+    def parts(learner):
+        data = ensemble.Transitions(state, s.agent.action_input(action[0]))
+        plain = ensemble.measure(
+            s.agent.member, learner.params.members, data, s.agent.num_members, s.agent.novelty
+        )
+        variables, feature = {"params": learner.params.trunk}, s.agent.feature(state)
+        log = s.agent.trunk.apply(variables, feature, method="log_rarity")
+        return plain, log, dreams.novelty_fn(s.agent, learner, state, action[0])
+
+    plain, log, novelty = parts(s.learner)
+    assert np.ptp(np.asarray(log)) > 0.1
+    np.testing.assert_allclose(novelty, plain * np.clip(np.exp(log), 0.01, 100), rtol=1e-5)
+
+
+def test_rows_are_rare_by_what_was_replayed_before_and_then_counted():
+    s = scene()
+    x = rarity.flat(s.batch.obs, [name for name, _ in s.agent.trunk.encoded])
+    np.testing.assert_allclose(s.batch.rarity, rarity.rarity(s.learner.seen, x), rtol=1e-5)
+    assert np.ptp(np.asarray(s.batch.rarity)) > 0.1
+    np.testing.assert_allclose(s.gradients.shares, rarity.shares(x), rtol=1e-5, atol=1e-7)
+
+
+def test_the_trunk_recalls_rows_of_the_same_episode_in_the_same_sequence():
+    s = scene()
+    earlier, first = np.asarray(s.batch.earlier), np.asarray(s.batch.rows.first)
+    for t, b in np.ndindex(earlier.shape):
+        begin = max([0, *np.flatnonzero(first[: t + 1, b])])
+        assert begin <= earlier[t, b] <= max(begin, t - 1)
+
+
 def test_a_dream_takes_only_actions_that_its_predicted_mask_allows():
     s = scene()
     dreamed = s.dreamed("task")
@@ -729,7 +766,7 @@ def test_a_terminal_state_has_extrinsic_value_0_and_the_intrinsic_value_of_a_fam
 
 
 def test_an_action_with_more_reward_than_others_becomes_more_probable():
-    s, chosen = scene(), 1
+    s, chosen = scene(), 0
     dreamed = s.dreamed("task")
     free = jnp.ones_like(dreamed.mask)
     still = {"cont": jnp.zeros((H, STARTS)), "novelty": jnp.zeros((H, STARTS)), "mask": free}
@@ -866,7 +903,7 @@ def given_gradients(s: Scene):
         "dream/wrong_ends": jnp.float32(0.25),
     }
     away = {"vector": Moments(jnp.array([0.3, -0.2]), jnp.array([1.1, 0.7]))}
-    grads = learn.Gradients(*noise(s.params, 7), away)
+    grads = learn.Gradients(*noise(s.params, 7), away, some_shares())
     ranges = jax.tree.map(lambda x: x + 0.125, s.learner.ranges)
     return grads, learn.UpdateInfo(one.seen, one.batch, ranges, scalars)
 
@@ -984,7 +1021,7 @@ def test_an_actor_takes_the_share_of_its_step_that_changes_its_policy_by_the_lim
     s, one = explorer(), scene()
     old, limit = s.params.behaviour, s.agent.optimizer.actor_kl
     info = learn.UpdateInfo(one.seen, one.batch, {}, {})
-    new = jax.tree.map(lambda x, step: x + size * step, old, noise(old, 11))
+    new = jax.tree.map(lambda x, step: x + size * step, old, noise(old, 14))
     changes = s.compiled(learn.policy_changes)(old, new, info)
     shares = {
         name: learn.step_share(changes[f"{name}/change"], jnp.zeros(()), s.agent) for name in old
@@ -1094,16 +1131,18 @@ def test_gradients_are_means_over_the_mesh_and_those_of_members_are_weighted():
 
     def reduce(trunk, members, weight):
         away = {"vector": Moments(trunk[0, 0] + 1, trunk[0, 0] + 2)}
-        local = learn.Gradients(trunk[0, 0], members[0], {"task": -trunk[0, 0]}, away)
+        task, shares = {"task": -trunk[0, 0]}, trunk[0, 0] + 3
+        local = learn.Gradients(trunk[0, 0], members[0], task, away, shares)
         return learn.reduce_gradients(local, weight[0])
 
     each, same = P("data", "ensemble"), P()
-    out = learn.Gradients(same, mesh.MEMBERS, same, same)
+    out = learn.Gradients(same, mesh.MEMBERS, same, same, same)
     found = mesh.sharded(reduce, on, (each, each, each), out)(trunk, members, weight)
     mean = trunk.mean((0, 1))
     assert_close(found.trunk, mean)
     assert_close(found.behaviour["task"], -mean)
     assert_close(found.deviations["vector"], Moments(mean + 1, mean + 2))
+    assert_close(found.shares, mean + 3)
     assert_close(found.members, members.sum(0) / weight.sum(0)[:, None])
 
 

@@ -11,6 +11,7 @@ from dtc.core.types import Latent
 from dtc.world_model import latent, losses, rssm
 from tests.small_trunk import (
     CFG,
+    EXTRA,
     PARAMS,
     ROWS,
     SEQUENCE,
@@ -95,6 +96,26 @@ def test_the_core_is_a_block_gru_with_update_bias_minus_one():
     ours = jax.jit(step)(deter, stoch, action)
     theirs = [numpy_core(p, *x) for x in zip(deter, stoch, action, strict=True)]
     np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("longest", [10.0, 100.0])
+def test_units_of_each_block_start_with_memories_of_two_steps_to_the_longest(longest):
+    blocks, width = 4, 16
+    bias = rssm.memory_init(blocks, longest)(jax.random.key(0), (3 * blocks * width,), jnp.float32)
+    reset, candidate, update = np.split(np.asarray(bias), 3)
+    assert not reset.any() and not candidate.any()
+    times = (1 / sigmoid(update - 1)).reshape(blocks, width)
+    np.testing.assert_allclose(times, np.tile(np.geomspace(2, longest, width), (blocks, 1)), 1e-4)
+
+
+def test_the_core_starts_with_these_memories_and_without_them_all_units_are_alike():
+    def biases(memory):
+        trunk = rssm.make_trunk(replace(CFG, memory=memory), SPEC, Precision())
+        return rssm.init(jax.random.key(0), trunk)["core"]["gates"]["bias"]
+
+    expected = rssm.memory_init(CFG.blocks, 50.0)(jax.random.key(0), (3 * D,), jnp.float32)
+    np.testing.assert_array_equal(biases(50.0), expected)
+    assert not np.asarray(biases(0)).any()
 
 
 def test_actions_beyond_one_enter_the_core_with_magnitude_one():
@@ -225,9 +246,10 @@ def gradient():
     def loss(params, vector, first, weight_T):
         obs = SEQUENCE.obs | {"vector": vector}
         out = rssm.observe(TRUNK, params, *SEQUENCE._replace(obs=obs, first=first))
-        terms = losses.losses(TRUNK, params, out, obs, ROWS)
+        begin = jax.lax.cummax(jnp.where(first, jnp.arange(T)[:, None], 0), 0)
+        terms = losses.losses(TRUNK, params, out, obs, ROWS, **EXTRA | {"earlier": begin})
         weighted = {name: x * weight_T[:, None] for name, x in terms.items()}
-        return losses.total(weighted)
+        return losses.total(weighted, CFG)
 
     return jax.jit(jax.grad(loss, (0, 1)))
 

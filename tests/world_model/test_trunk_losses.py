@@ -2,11 +2,13 @@ import jax
 import numpy as np
 import pytest
 
+from dtc.config.sections import RSSMConfig
 from dtc.core import normalizer
 from dtc.core.nets import Precision
 from dtc.core.normalizer import Moments
 from dtc.world_model import losses, rssm
 from tests.small_trunk import (
+    EXTRA,
     PARAMS,
     ROWS,
     SEQUENCE,
@@ -47,7 +49,7 @@ def numpy_twohot_loss(logits, target):
 
 @pytest.fixture(scope="module")
 def terms(seen):
-    loss_fn = jax.jit(lambda *x: losses.losses(TRUNK, PARAMS, *x))
+    loss_fn = jax.jit(lambda *x: losses.losses(TRUNK, PARAMS, *x, **EXTRA))
     return jax.device_get(loss_fn(seen, SEQUENCE.obs, ROWS))
 
 
@@ -63,7 +65,7 @@ def outputs(seen):
 
 
 def test_there_is_one_loss_term_per_head_and_leaf(terms):
-    heads = {"dyn", "rep", "reward", "cont", "mask"}
+    heads = {"dyn", "rep", "reward", "cont", "mask", "rarity", "recall"}
     assert set(terms) == heads | {f"obs/{name}" for name in SHAPES}
     assert {x.shape for x in terms.values()} == {(T, B)}
 
@@ -139,9 +141,46 @@ def test_the_loss_of_planes_is_the_summed_binary_cross_entropy(shape):
     np.testing.assert_allclose(loss, theirs, rtol=1e-5)
 
 
+def test_rarity_costs_the_squared_error_of_its_log_and_does_not_reach_the_state(seen, terms):
+    feature = seen.feature(Precision())
+
+    def found(feature):
+        return TRUNK.apply({"params": PARAMS}, feature, method="log_rarity")
+
+    theirs = np.square(jax.jit(found)(feature) - np.log(EXTRA["rarity"]))
+    np.testing.assert_allclose(terms["rarity"], theirs, rtol=1e-4)
+    grads = jax.grad(lambda x: found(x).sum())(feature)
+    assert not any(np.asarray(x).any() for x in grads)
+
+
+def test_recall_is_the_loss_of_an_earlier_row_decoded_from_the_recurrent_state(seen, terms):
+    earlier, columns = EXTRA["earlier"], np.arange(B)[None]
+    age = np.arange(T)[:, None] - earlier
+    variables = {"params": PARAMS}
+    decoded = TRUNK.apply(variables, seen.deter, age, method="recall")
+    cells = [log_softmax(decoded[name]) for name in ("grid", "tags")]
+    targets = [SEQUENCE.obs[name][earlier, columns] for name in ("grid", "tags")]
+    loss = [-(x * y).sum(-1).reshape(T, B, -1).sum(-1) for x, y in zip(targets, cells, strict=True)]
+    vector = SEQUENCE.obs["vector"][earlier, columns]
+    vector = np.sign(vector) * np.log1p(np.abs(vector))
+    loss.append(np.square(decoded["vector"] - vector).sum(-1))
+    assert (age == 0).any() and (age > 0).any()
+    np.testing.assert_allclose(terms["recall"], np.where(age > 0, sum(loss), 0), rtol=1e-4)
+
+
+def test_what_is_recalled_depends_on_its_age(seen):
+    old, new = (
+        TRUNK.apply({"params": PARAMS}, seen.deter, np.full((T, B), age), method="recall")
+        for age in (1, 4)
+    )
+    assert all(np.abs(old[name] - new[name]).max() > 1e-3 for name in old)
+
+
 def test_the_total_is_the_mean_of_the_scaled_terms(terms):
-    weighted = {name: {"rep": 0.1}.get(name, 1.0) * np.mean(x) for name, x in terms.items()}
-    assert float(losses.total(terms)) == pytest.approx(sum(weighted.values()), rel=1e-5)
+    scales = {"rep": 0.1, "reward": 7.0, "recall": 3.0}
+    cfg = RSSMConfig(reward_scale=7.0, recall=3.0)
+    weighted = {name: scales.get(name, 1.0) * np.mean(x) for name, x in terms.items()}
+    assert float(losses.total(terms, cfg)) == pytest.approx(sum(weighted.values()), rel=1e-5)
 
 
 def test_kl_below_the_free_nats_gives_no_gradient():

@@ -25,7 +25,7 @@ from dtc.core.nets import Precision
 from dtc.core.normalizer import Normalizer
 from dtc.core.reward_unit import RewardUnit
 from dtc.core.types import Array, EnvSpec, Key, Latent, Purpose, PyTree
-from dtc.curiosity import drive
+from dtc.curiosity import drive, rarity
 from dtc.curiosity.drive import CuriosityState
 from dtc.curiosity.novelty import Novelty
 from dtc.training.algorithm import Specs, State
@@ -120,11 +120,13 @@ class Learner(NamedTuple):
     entropy: dict[str, Array]  # entropy weight of each policy, [] float32
     curiosity: CuriosityState
     ends: Ends  # how far the head's ends are right
+    seen: Array | None  # shares of hashed observations, if novelty depends on rarity
 
 
 def make(cfg: Any, spec: EnvSpec, precision: Precision, novelty: Novelty) -> Agent:
     """The agent for a checked `Config` (dtc/config) and an environment."""
-    trunk = grid.make_trunk(cfg.model, spec, precision)
+    is_curious = cfg.ensemble.members > 1 and cfg.behaviour.mode != "task"
+    trunk = grid.make_trunk(cfg.model, spec, precision, is_curious and cfg.curiosity.rarity)
     return Agent(
         spec=spec,
         trunk=trunk,
@@ -162,6 +164,7 @@ def specs(agent: Agent, on_data: int) -> Specs:
         entropy=same,
         curiosity=same,
         ends=same,
+        seen=same,
     )
     return Specs(learner=learner, acting=mesh.SHARDED)
 
@@ -230,6 +233,7 @@ def init(root: Key, agent: Agent) -> Learner:
         entropy={p.name: jnp.asarray(p.entropy, wide) for p in agent.policies},
         curiosity=drive.init(len(agent.dream.horizons)),
         ends=ends.init(wide),
+        seen=rarity.init(wide) if agent.trunk.has_rarity else None,
     )
 
 
@@ -248,6 +252,7 @@ def for_acting(learner: Learner) -> Learner:
         entropy={},
         curiosity=nothing,
         ends=nothing,
+        seen=nothing,
     )
 
 

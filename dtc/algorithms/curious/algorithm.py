@@ -45,7 +45,7 @@ def make(cfg: Any, spec: EnvSpec, precision: Precision) -> Algorithm:
         rates=partial(rates, agent=agent),
         probes=partial(judging.make_probes, agent=agent),
         gradients=partial(gradients, agent=agent),
-        gradient_specs=learn.Gradients(same, mesh.MEMBERS, same, same),
+        gradient_specs=learn.Gradients(same, mesh.MEMBERS, same, same, same),
     )
 
 

@@ -4,12 +4,15 @@ from typing import NamedTuple
 
 import chex
 import jax
+import jax.numpy as jnp
+from jax import lax
 
 from dtc.algorithms.curious.agent import Agent, Learner
 from dtc.core import mesh, reward_unit
 from dtc.core.keys import Draws
 from dtc.core.reward_unit import RewardUnit
 from dtc.core.types import Array, Latent, Purpose, Row
+from dtc.curiosity import rarity
 from dtc.data import ring
 from dtc.data.ring import Ring, SampleIndex
 from dtc.world_model import latent, rssm
@@ -27,6 +30,8 @@ class Batch(NamedTuple):
     context: Latent  # at row 0, [B, ...]
     sampled: SampleIndex
     unit: RewardUnit  # of rewards, with those of this batch
+    rarity: Array | None  # [T, B] of each row, if novelty depends on it
+    earlier: Array | None  # [T, B] a row of the episode that the trunk is to recall at each, or it
 
 
 def sample(draws: Draws, learner: Learner, stored: Ring, agent: Agent) -> Batch:
@@ -47,7 +52,37 @@ def sample(draws: Draws, learner: Learner, stored: Ring, agent: Agent) -> Batch:
     if agent.behaviour.reward_unit:
         unit = reward_unit.follow(unit, rows.reward, draws.update)
     rows = rows._replace(reward=rows.reward / unit.size)
-    return Batch(rows, encoded, obs, actions[1:], actions[:-1], first, context, sampled, unit)
+    return Batch(
+        rows=rows,
+        encoded=encoded,
+        obs=obs,
+        action=actions[1:],
+        previous=actions[:-1],
+        first=first,
+        context=context,
+        sampled=sampled,
+        unit=unit,
+        rarity=None if learner.seen is None else rarity.rarity(learner.seen, flat(obs, agent)),
+        earlier=earlier_rows(draws, ids_B, rows.first) if agent.trunk.has_recall else None,
+    )
+
+
+def flat(obs: dict[str, Array], agent: Agent) -> Array:
+    """[T, B, F] the standardised observations, without masks, by which rows are counted."""
+    return rarity.flat(obs, (name for name, _ in agent.trunk.encoded))
+
+
+def earlier_rows(draws: Draws, ids_B: Array, first_TB: Array) -> Array:
+    """[T, B] int32 index of an earlier row of the same episode in the sequence, drawn uniformly.
+
+    Where there is none, it is the row itself.
+    """
+    keys_B = draws.keys(Purpose.RECALL, ids_B)
+    length = first_TB.shape[0]
+    uniform_TB = jax.vmap(lambda k: jax.random.uniform(k, (length,)), out_axes=1)(keys_B)
+    t_T1 = jnp.arange(length, dtype=jnp.int32)[:, None]
+    begin_TB = lax.cummax(jnp.where(first_TB, t_T1, 0), axis=0)
+    return begin_TB + jnp.floor(uniform_TB * (t_T1 - begin_TB)).astype(jnp.int32)
 
 
 def observe_noise(draws: Draws, batch: Batch, agent: Agent) -> Array:

@@ -21,7 +21,7 @@ from dtc.core.keys import Draws
 from dtc.core.metrics import Mean
 from dtc.core.numerics import masked_sum
 from dtc.core.types import Array, Latent, Purpose, PyTree
-from dtc.curiosity import drive
+from dtc.curiosity import drive, rarity
 from dtc.world_model import ends, ensemble, imagination, rssm
 from dtc.world_model.ensemble import Transitions
 from dtc.world_model.imagination import Dreamed, ModelFns
@@ -74,16 +74,25 @@ def heads_fn(agent: Agent, trunk: PyTree, state: Latent) -> tuple[Array, Array, 
 
 
 def novelty_fn(agent: Agent, learner: Learner, state: Latent, action: Array) -> Array:
-    """[n] intrinsic reward u(s, a) of states and actions [n, ...]: novelty, or how far it fell."""
+    """[n] intrinsic reward u(s, a) of states and actions [n, ...].
+
+    Novelty, or how far it fell, times the state's rarity: where there is nothing to learn, members
+    agree about places that were hardly seen, and novelty alone leads to where steps are hard to
+    predict.
+    """
     data = Transitions(state, agent.action_input(action))
 
     def measure(members: PyTree) -> Array:
         return ensemble.measure(agent.member, members, data, agent.num_members, agent.novelty)
 
     novelty = measure(learner.params.members)
-    if not agent.novelty.is_progress:
-        return novelty
-    return jnp.maximum(measure(learner.slow_members) - novelty, 0)
+    if agent.novelty.is_progress:
+        novelty = jnp.maximum(measure(learner.slow_members) - novelty, 0)
+    if agent.trunk.has_rarity:
+        variables = {"params": learner.params.trunk}
+        log = agent.trunk.apply(variables, agent.feature(state), method="log_rarity")
+        novelty = novelty * lax.stop_gradient(rarity.limited(jnp.exp(log)))
+    return novelty
 
 
 def values_fn(agent: Agent, behaviour: PyTree, policy: Policy, state: Latent) -> dict[str, Array]:

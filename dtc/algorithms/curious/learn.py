@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from dtc.algorithms.curious.acting import squashes
 from dtc.algorithms.curious.agent import Agent, Learner, OptState, Params, optimizers
-from dtc.algorithms.curious.batch import Batch, observe_noise, sample
+from dtc.algorithms.curious.batch import Batch, flat, observe_noise, sample
 from dtc.algorithms.curious.dreams import (
     choose_starts,
     dream,
@@ -37,7 +37,7 @@ from dtc.core.normalizer import Normalizer
 from dtc.core.numerics import ema, ema_from_start
 from dtc.core.optimizer import OptimizerInfo
 from dtc.core.types import Array, Latent, PyTree
-from dtc.curiosity import drive
+from dtc.curiosity import drive, rarity
 from dtc.data.ring import Ring, Written
 from dtc.training.algorithm import Collected, Learned
 from dtc.world_model import ends
@@ -56,6 +56,7 @@ class Gradients(NamedTuple):
     members: PyTree  # [E, ...]
     behaviour: dict[str, PyTree]
     deviations: Normalizer  # of the batch from the running moments
+    shares: Array | None  # of the batch's hashed observations
 
 
 class UpdateInfo(NamedTuple):
@@ -119,7 +120,8 @@ def gradients(
     (trunk,) = pull_back(to_trunk)
     scalars |= member_scalars | latent_scalars(seen)
     away = normalizer.deviations(learner.normalizer, batch.encoded)
-    local = Gradients(trunk, members, behaviour, away)
+    shares = rarity.shares(flat(batch.obs, agent)) if agent.trunk.has_rarity else None
+    local = Gradients(trunk, members, behaviour, away, shares)
     return reduce_gradients(local, sums.weight), UpdateInfo(seen, batch, ranges, scalars)
 
 
@@ -129,13 +131,13 @@ def reduce_gradients(local: Gradients, weight_E: Array) -> Gradients:
     Args:
       weight_E: number of transitions behind the summed gradients of each of this device's members.
     """
-    trunk, behaviour, away = mesh.pmean(
-        (local.trunk, local.behaviour, local.deviations), *mesh.AXES
+    trunk, behaviour, away, shares = mesh.pmean(
+        (local.trunk, local.behaviour, local.deviations, local.shares), *mesh.AXES
     )
     members, weight_E = mesh.psum((local.members, weight_E), "data")
     per_pair = 1.0 / jnp.maximum(weight_E, 1.0)
     members = jax.tree.map(lambda g: g * per_pair.reshape(-1, *[1] * (g.ndim - 1)), members)
-    return Gradients(trunk, members, behaviour, away)
+    return Gradients(trunk, members, behaviour, away, shares)
 
 
 def learn(
@@ -189,6 +191,9 @@ def learn(
             draws.update,
             agent.optimizer.warmup,
         ),
+        seen=None
+        if learner.seen is None
+        else rarity.follow(learner.seen, grads.shares, draws.update),
     )
     rest = {name: x for name, x in after._asdict().items() if name not in STEPPED}
     return Learned(after, written(info, agent), scalars, evidence=(steps, shares, rest))

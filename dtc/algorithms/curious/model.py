@@ -33,8 +33,16 @@ def trunk_loss(
     seen = rssm.observe(
         agent.trunk, trunk, batch.obs, batch.previous, batch.first, batch.context, uniform
     )
-    terms = losses.losses(agent.trunk, trunk, seen, batch.obs, batch.rows)
-    return TrunkOut(losses.total(terms), seen.deter, seen.stoch), (seen, terms)
+    terms = losses.losses(
+        agent.trunk,
+        trunk,
+        seen,
+        batch.obs,
+        batch.rows,
+        rarity=batch.rarity,
+        earlier=batch.earlier,
+    )
+    return TrunkOut(losses.total(terms, agent.model), seen.deter, seen.stoch), (seen, terms)
 
 
 def member_gradients(

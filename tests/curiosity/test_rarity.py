@@ -1,0 +1,79 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dtc.curiosity import rarity
+
+RNG = np.random.default_rng(0)
+
+
+def one_hot(*ids, num=400):
+    return jnp.asarray(np.eye(num, dtype=np.float32)[np.array(ids)])
+
+
+def shared(a, b):
+    """Share of the tables in which two rows have the same bucket."""
+    return float((rarity.buckets(a) == rarity.buckets(b)).mean())
+
+
+def counted(x):
+    return rarity.follow(rarity.init(jnp.float32), rarity.shares(x), jnp.int32(0))
+
+
+def test_near_vectors_share_most_buckets_and_far_ones_hardly_any():
+    x = jnp.asarray(RNG.standard_normal((50, 4)), jnp.float32)
+    near = x + 0.02 * jnp.asarray(RNG.standard_normal((50, 4)), jnp.float32)
+    assert shared(x, near) > 0.8
+    assert shared(x, x + 3.0) < 0.05
+
+
+def test_different_cells_of_a_one_hot_grid_share_hardly_any_bucket():
+    cells = one_hot(*range(100))
+    assert shared(cells, jnp.roll(cells, 1, 0)) < 0.1
+
+
+@pytest.mark.parametrize("times", [2, 10, 50])
+def test_rarity_is_inversely_proportional_to_how_often_a_row_was_seen(times):
+    rare, often = [0, 1, 2, 3], [4, 5, 6, 7] * times
+    seen = counted(one_hot(*rare, *often))
+    found = rarity.rarity(seen, one_hot(0, 4))
+    assert float(found[0] / found[1]) == pytest.approx(times, rel=0.15)
+
+
+def test_rows_seen_equally_often_have_rarity_one():
+    x = one_hot(*range(20))
+    np.testing.assert_allclose(rarity.rarity(counted(x), x), 1.0, rtol=0.3)
+
+
+def test_what_was_never_seen_has_the_largest_rarity_and_without_data_all_have_one():
+    seen = counted(one_hot(*range(5)))
+    assert float(rarity.rarity(seen, one_hot(300))[0]) > 20
+    assert float(rarity.rarity(rarity.init(jnp.float32), one_hot(300))[0]) == 1.0
+
+
+def test_shares_sum_to_one_and_those_of_halves_have_the_whole_as_their_mean():
+    x = jnp.asarray(RNG.standard_normal((8, 6, 4)), jnp.float32)
+    whole = rarity.shares(x)
+    np.testing.assert_allclose(whole.sum(-1), 1.0, rtol=1e-5)
+    halves = (rarity.shares(x[:, :3]) + rarity.shares(x[:, 3:])) / 2
+    np.testing.assert_allclose(whole, halves, rtol=1e-5)
+
+
+def test_shares_follow_new_rows_slowly():
+    first, second = rarity.shares(one_hot(0)), rarity.shares(one_hot(1))
+    seen = rarity.follow(rarity.init(jnp.float32), first, jnp.int32(0))
+    seen = rarity.follow(seen, second, jnp.int32(10_000))
+    np.testing.assert_allclose(seen, (1 - rarity.RATE) * first + rarity.RATE * second, rtol=1e-5)
+
+
+def test_leaves_are_flattened_side_by_side_in_the_order_of_their_names():
+    obs = {"b": jnp.ones((2, 3, 2, 2)), "a": jnp.zeros((2, 3, 1)), "other": jnp.ones((2, 3, 9))}
+    x = rarity.flat(obs, ["b", "a"])
+    assert x.shape == (2, 3, 5)
+    np.testing.assert_array_equal(x[0, 0], [0, 1, 1, 1, 1])
+
+
+def test_buckets_are_the_same_under_jit():
+    x = jnp.asarray(RNG.standard_normal((100, 7)), jnp.float32)
+    assert (rarity.buckets(x) == jax.jit(rarity.buckets)(x)).mean() > 0.999
