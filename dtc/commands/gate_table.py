@@ -62,7 +62,7 @@ def in_rooms(mode: str, control: str) -> Gate:
         Bar("return", ">=", 0.8, 0.9, "episodes at the goal", "%"),
         Bar("coverage_ratio", ">=", 3, 4, "cells seen, times random's", "x"),
     )
-    return Gate(task("rooms", 60_000, mode), measures.rooms, bars, (control,))
+    return Gate(task("rooms", 60_000, mode), measures.rooms, bars, (control, UNCOUNTED))
 
 
 def rewards_times(factor: str, env: str, steps: int, must: float, goal: float) -> Gate:
@@ -84,6 +84,7 @@ ONE_TIMESCALE = "--config.curiosity.fast_rate=0.01"
 FIXED_HORIZON = "--config.dream.horizons=16"
 DRIVES = (NEVER_BORED, ONE_TIMESCALE, FIXED_HORIZON)
 RANDOM_NETWORK = "--config.curiosity.novelty=rnd"
+UNCOUNTED = "--config.curiosity.rarity=False"
 
 ON_CARTPOLE = (("dreamerv3, 25k steps", 40.0), ("PPO (purejaxrl), 500k steps", 500.0))
 ON_FEEDER = (
@@ -130,7 +131,7 @@ GATES = {
             Bar("first_success", "<=", 1000, 1000, "first success, episode"),
             Bar("solved_after", "<=", 2000, 2000, "episodes until solved"),
         ),
-        (NO_MEMBERS,),
+        (NO_MEMBERS, UNCOUNTED),
     ),
     "deepsea30": Gate(
         task("deepsea/30", 90_000),
@@ -147,7 +148,7 @@ GATES = {
             Bar("states_seen", ">=", 0.9, 0.95, "states seen, of 257", "%"),
             Bar("return", ">=", 0.8, 0.9, "episodes at the goal", "%"),
         ),
-        (RANDOM_NETWORK, SEED_NOVELTY, ERROR_REWARD, PROGRESS, *DRIVES),
+        (RANDOM_NETWORK, SEED_NOVELTY, ERROR_REWARD, PROGRESS, UNCOUNTED, *DRIVES),
     ),
     "noisytv": Gate(
         task("noisytv", 60_000, "explore"),
@@ -156,7 +157,7 @@ GATES = {
             Bar("white_ratio", "<=", 2.0, 1.5, "white noise, times chance"),
             Bar("pseudo_ratio", "<=", None, 1.5, "pseudo-random, times chance"),
         ),
-        (SEED_NOVELTY, ERROR_REWARD, PROGRESS),
+        (SEED_NOVELTY, ERROR_REWARD, PROGRESS, UNCOUNTED),
     ),
     "calibration": Gate(
         ("--config.env.name=feeder_ego",),

@@ -34,6 +34,8 @@ from dtc.world_model.ends import Ends
 from dtc.world_model.ensemble import Member
 from dtc.world_model.latent import Feature
 
+COUNTED = ("jsd", "progress")  # novelties that rarity multiplies; the others are controls
+
 
 @dataclass(frozen=True)
 class Agent:
@@ -126,7 +128,8 @@ class Learner(NamedTuple):
 def make(cfg: Any, spec: EnvSpec, precision: Precision, novelty: Novelty) -> Agent:
     """The agent for a checked `Config` (dtc/config) and an environment."""
     is_curious = cfg.ensemble.members > 1 and cfg.behaviour.mode != "task"
-    trunk = grid.make_trunk(cfg.model, spec, precision, is_curious and cfg.curiosity.rarity)
+    has_rarity = is_curious and cfg.curiosity.rarity and cfg.curiosity.novelty in COUNTED
+    trunk = grid.make_trunk(cfg.model, spec, precision, has_rarity)
     return Agent(
         spec=spec,
         trunk=trunk,
