@@ -141,7 +141,7 @@ class RSSMConfig:
     recall: float = setting(
         1.0,
         NATURAL,
-        help="weight of the loss of earlier observations told by the recurrent state; 0: none is",
+        help="weight of the loss of earlier observations, told by the state h; 0: none",
     )
     reward_scale: float = setting(
         10.0, POSITIVE, help="weight of the reward's loss among those of the trunk (DreamerV3: 1)"
@@ -188,12 +188,8 @@ class CuriosityConfig:
     rarity: bool = setting(
         True, help="multiply novelty in dreams by how rarely states like one were replayed"
     )
-    fast_rate: float = setting(
-        0.1, RATE, unit="per update", help="rate of C_fast, the fast EMA of novelty"
-    )
-    slow_rate: float = setting(
-        0.01, RATE, unit="per update", help="rate of C_slow, the slow EMA of novelty"
-    )
+    fast_rate: float = setting(0.1, RATE, unit="per update", help="rate of C_fast, of novelty")
+    slow_rate: float = setting(0.01, RATE, unit="per update", help="rate of C_slow, of novelty")
     threshold: float = setting(
         0.1, NATURAL, help="smallest competence or surprise that counts as a change of novelty"
     )

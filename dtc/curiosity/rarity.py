@@ -41,9 +41,10 @@ def buckets(x: Array) -> Array:
     offsets = rng.uniform(0, WIDTH, TABLES * PROJECTIONS).astype(np.float32)
     factors = rng.integers(1, 2**15, PROJECTIONS, dtype=np.int32)
     projected = x @ directions
-    cell = jnp.floor((projected + trailing(offsets, projected)) / WIDTH).astype(jnp.int32)
+    projected = projected + trailing(jnp.asarray(offsets), projected)
+    cell = jnp.floor(projected / WIDTH).astype(jnp.int32)
     cell = rearrange(cell, "... (t p) -> ... t p", p=PROJECTIONS)
-    return (cell * trailing(factors, cell)).sum(-1) % BUCKETS
+    return (cell * trailing(jnp.asarray(factors), cell)).sum(-1) % BUCKETS
 
 
 def shares(x: Array) -> Array:

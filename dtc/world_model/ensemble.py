@@ -28,7 +28,8 @@ from dtc.core.types import Array, Key, Latent, Purpose, PyTree
 from dtc.curiosity.novelty import Novelty
 from dtc.world_model.grid import GridCore, GridPrior
 from dtc.world_model.latent import Cells, flat_stoch, one_hot
-from dtc.world_model.rssm import Core, Prior
+from dtc.world_model.recurrent import Core
+from dtc.world_model.rssm import Prior
 
 
 class Member(nn.Module):

@@ -38,7 +38,8 @@ from dtc.core.types import Array, EnvSpec
 from dtc.world_model import rssm
 from dtc.world_model.latent import CELL_GROUPS, Cells, Feature, flat_stoch, split_classes
 from dtc.world_model.levels import Levels, LevelValues, Vectors
-from dtc.world_model.rssm import MASK, Trunk, bounded, gru
+from dtc.world_model.recurrent import bounded, gru
+from dtc.world_model.rssm import MASK, Trunk
 
 Shapes = tuple[tuple[str, tuple[int, ...]], ...]  # (name, unbatched shape) of encoded leaves
 GRID = 3  # the rank of an encoded grid: [height, width, channels]
@@ -77,8 +78,12 @@ def make_trunk(
         groups=cfg.groups + cells.groups + cells.entries,
     )
     kept = ("precision", "encoded", "num_tokens", "num_actions", "has_action_mask", "planes")
-    kept += ("has_rarity",)
-    return GridTrunk(wide, **{name: getattr(plain, name) for name in kept}, cells=cells)
+    return GridTrunk(
+        wide,
+        **{name: getattr(plain, name) for name in kept},
+        cells=cells,
+        has_rarity=has_rarity,
+    )
 
 
 class Surroundings(nn.Module):

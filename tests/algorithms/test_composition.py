@@ -1084,6 +1084,7 @@ def test_moments_and_ranges_are_kept_for_the_next_update():
     expected = normalizer.follow(s.learner.normalizer, grads.deviations, jnp.int32(UPDATE), least)
     assert_close(after.normalizer, expected)
     assert_equal(after.ranges, info.ranges)
+    assert_close(after.seen, rarity.follow(s.learner.seen, grads.shares, jnp.int32(UPDATE)))
 
 
 def test_moments_are_of_raw_and_not_of_standardised_observations():

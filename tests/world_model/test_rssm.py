@@ -8,7 +8,7 @@ import pytest
 from dtc.config.sections import RSSMConfig
 from dtc.core.nets import Precision
 from dtc.core.types import Latent
-from dtc.world_model import latent, losses, rssm
+from dtc.world_model import latent, losses, recurrent, rssm
 from tests.small_trunk import (
     CFG,
     EXTRA,
@@ -86,7 +86,7 @@ def numpy_core(p, deter, stoch, action):
 
 
 def test_the_core_is_a_block_gru_with_update_bias_minus_one():
-    core, p = rssm.Core(CFG, Precision()), PARAMS["core"]
+    core, p = recurrent.Core(CFG, Precision()), PARAMS["core"]
     deter, stoch, action = normal(4, D), normal(4, S * C), classes(4, A)
 
     def step(deter, stoch, action):
@@ -101,7 +101,9 @@ def test_the_core_is_a_block_gru_with_update_bias_minus_one():
 @pytest.mark.parametrize("longest", [10.0, 100.0])
 def test_units_of_each_block_start_with_memories_of_two_steps_to_the_longest(longest):
     blocks, width = 4, 16
-    bias = rssm.memory_init(blocks, longest)(jax.random.key(0), (3 * blocks * width,), jnp.float32)
+    bias = recurrent.memory_init(blocks, longest)(
+        jax.random.key(0), (3 * blocks * width,), jnp.float32
+    )
     reset, candidate, update = np.split(np.asarray(bias), 3)
     assert not reset.any() and not candidate.any()
     times = (1 / sigmoid(update - 1)).reshape(blocks, width)
@@ -109,17 +111,17 @@ def test_units_of_each_block_start_with_memories_of_two_steps_to_the_longest(lon
 
 
 def test_the_core_starts_with_these_memories_and_without_them_all_units_are_alike():
-    def biases(memory):
+    def biases(memory: float):
         trunk = rssm.make_trunk(replace(CFG, memory=memory), SPEC, Precision())
         return rssm.init(jax.random.key(0), trunk)["core"]["gates"]["bias"]
 
-    expected = rssm.memory_init(CFG.blocks, 50.0)(jax.random.key(0), (3 * D,), jnp.float32)
+    expected = recurrent.memory_init(CFG.blocks, 50.0)(jax.random.key(0), (3 * D,), jnp.float32)
     np.testing.assert_array_equal(biases(50.0), expected)
     assert not np.asarray(biases(0)).any()
 
 
 def test_actions_beyond_one_enter_the_core_with_magnitude_one():
-    core = rssm.Core(CFG, Precision())
+    core = recurrent.Core(CFG, Precision())
     embed = jax.jit(lambda a: core.apply({"params": PARAMS["core"]}, a, method="embed_action"))
     action = np.array([[0.5, -7.0, 30.0]], np.float32)
     np.testing.assert_array_equal(embed(action), embed(np.array([[0.5, -1, 1]], np.float32)))

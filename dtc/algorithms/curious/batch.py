@@ -72,6 +72,11 @@ def flat(obs: dict[str, Array], agent: Agent) -> Array:
     return rarity.flat(obs, (name for name, _ in agent.trunk.encoded))
 
 
+def shares(batch: Batch, agent: Agent) -> Array | None:
+    """Shares of this device's rows in the buckets of their hashes, if novelty depends on rarity."""
+    return rarity.shares(flat(batch.obs, agent)) if agent.trunk.has_rarity else None
+
+
 def earlier_rows(draws: Draws, ids_B: Array, first_TB: Array) -> Array:
     """[T, B] int32 index of an earlier row of the same episode in the sequence, drawn uniformly.
 

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from dtc.algorithms.curious.acting import squashes
 from dtc.algorithms.curious.agent import Agent, Learner, OptState, Params, optimizers
-from dtc.algorithms.curious.batch import Batch, flat, observe_noise, sample
+from dtc.algorithms.curious.batch import Batch, observe_noise, sample, shares
 from dtc.algorithms.curious.dreams import (
     choose_starts,
     dream,
@@ -120,8 +120,7 @@ def gradients(
     (trunk,) = pull_back(to_trunk)
     scalars |= member_scalars | latent_scalars(seen)
     away = normalizer.deviations(learner.normalizer, batch.encoded)
-    shares = rarity.shares(flat(batch.obs, agent)) if agent.trunk.has_rarity else None
-    local = Gradients(trunk, members, behaviour, away, shares)
+    local = Gradients(trunk, members, behaviour, away, shares(batch, agent))
     return reduce_gradients(local, sums.weight), UpdateInfo(seen, batch, ranges, scalars)
 
 
@@ -131,13 +130,13 @@ def reduce_gradients(local: Gradients, weight_E: Array) -> Gradients:
     Args:
       weight_E: number of transitions behind the summed gradients of each of this device's members.
     """
-    trunk, behaviour, away, shares = mesh.pmean(
+    trunk, behaviour, away, counted = mesh.pmean(
         (local.trunk, local.behaviour, local.deviations, local.shares), *mesh.AXES
     )
     members, weight_E = mesh.psum((local.members, weight_E), "data")
     per_pair = 1.0 / jnp.maximum(weight_E, 1.0)
     members = jax.tree.map(lambda g: g * per_pair.reshape(-1, *[1] * (g.ndim - 1)), members)
-    return Gradients(trunk, members, behaviour, away, shares)
+    return Gradients(trunk, members, behaviour, away, counted)
 
 
 def learn(
@@ -154,8 +153,8 @@ def learn(
     moved = policy_changes(learner.params.behaviour, params.behaviour, info, agent)
     scalars = with_shares(metrics.reduce(info.scalars | moved), agent)
     paid = {name: earned(ranges) for name, ranges in info.ranges.items()}
-    shares = {name: step_share(scalars[f"{name}/change"], x, agent) for name, x in paid.items()}
-    behaviour = shortened(learner.params.behaviour, params.behaviour, shares)
+    taken = {name: step_share(scalars[f"{name}/change"], x, agent) for name, x in paid.items()}
+    behaviour = shortened(learner.params.behaviour, params.behaviour, taken)
     params = params._replace(behaviour=behaviour)
     curiosity, curious = drive.update(
         learner.curiosity,
@@ -165,7 +164,7 @@ def learn(
         len(agent.dream.horizons),
     )
     slow, average, slow_members = followers(draws.update, learner, params, agent)
-    scalars |= {f"{name}/step_share": share for name, share in shares.items()}
+    scalars |= {f"{name}/step_share": share for name, share in taken.items()}
     scalars |= norms(steps) | {
         f"curiosity/{k}": v for k, v in curious._asdict().items() if k != "bucket"
     }
@@ -191,12 +190,10 @@ def learn(
             draws.update,
             agent.optimizer.warmup,
         ),
-        seen=None
-        if learner.seen is None
-        else rarity.follow(learner.seen, grads.shares, draws.update),
+        seen=jax.tree.map(partial(rarity.follow, update=draws.update), learner.seen, grads.shares),
     )
     rest = {name: x for name, x in after._asdict().items() if name not in STEPPED}
-    return Learned(after, written(info, agent), scalars, evidence=(steps, shares, rest))
+    return Learned(after, written(info, agent), scalars, evidence=(steps, taken, rest))
 
 
 def written(info: UpdateInfo, agent: Agent) -> Written:
