@@ -700,8 +700,8 @@ MUTANTS = (
     Mutant(
         "rows_are_never_counted",
         f"{AGENT}/learn.py",
-        "seen=jax.tree.map(partial(rarity.follow, update=draws.update), learner.seen, grads.shares)",
-        "seen=learner.seen",
+        "learner.seen, grads.shares),",
+        "learner.seen, learner.seen),",
         "test_moments_and_ranges_are_kept_for_the_next_update",
     ),
     Mutant(
@@ -823,7 +823,7 @@ MUTANTS = (
     Mutant(
         "guard_looks_at_steps_alone",
         LEARN,
-        "evidence=(steps, shares, rest)",
+        "evidence=(steps, taken, rest)",
         "evidence=steps",
         "test_the_guard_looks_at_all_of_the_learner_that_no_step_decides",
         LEARN_LAWS,
