@@ -128,6 +128,9 @@ def _check_model(cfg: Config) -> None:
     multiple(cfg, "model.deter", blocks, f"model.blocks={blocks}")
     if not bins % 2:
         refuse("model.bins", bins, "is even (the middle bin must be 0)", bins + 1)
+    if 0 < cfg.model.memory <= 2:
+        rule = "must be above 2 steps, the shortest memory, or 0 (all memories alike)"
+        refuse("model.memory", cfg.model.memory, rule, 100)
 
 
 def _check_curiosity(cfg: Config) -> None:

@@ -37,7 +37,8 @@ def losses(
 
     With `rarity` also the squared error of its log, with `earlier` also `recall`, the loss of an
     earlier observation decoded from h alone. What h is asked for it keeps, long before a reward
-    tells that it matters (Wayne et al. 2018, "Unsupervised predictive memory", section 2).
+    tells that it matters (compare Wayne et al. 2018, arXiv:1803.10760, whose memory is trained by
+    prediction and not by reward).
 
     Args:
       obs: encoded, standardised observations [T, B, ...].

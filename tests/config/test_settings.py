@@ -62,6 +62,7 @@ def test_dreamerv3_does_what_dreamerv3_does():
     model, behaviour, optimizer = cfg.model, cfg.behaviour, cfg.optimizer
     assert (cfg.ensemble.members, behaviour.mode, behaviour.pool_units) == (0, "task", 0)
     assert (model.dyn_free_nats, model.code_scale) == (1.0, 1.0)
+    assert (model.memory, model.recall, model.reward_scale) == (0, 0, 1)
     assert not (model.standardise or model.small_bins or behaviour.centre)
     assert behaviour.count_ended and behaviour.actor == "normal" and cfg.dream.end == 0
     assert cfg.replay.frontier == cfg.replay.slots  # uniform
@@ -136,6 +137,7 @@ BAD = [
     (dict(curiosity__slow_rate=0.2), "curiosity.fast_rate=0.1"),
     (dict(model__deter=100), "model.deter=100 is not a multiple of model.blocks=8"),
     (dict(model__bins=254), "Use --config.model.bins=255."),
+    (dict(model__memory=2.0), "Use --config.model.memory=100."),
     (dict(precision__param="float64"), "both must be float64, or neither"),
     (dict(run__profile=(5, 3)), "Use --config.run.profile=3,5."),
     (dict(run__profile=(-1, 3)), "run.profile=-1 is not at least 0"),
