@@ -96,7 +96,8 @@ def test_steps_of_finite_norm_leave_all_finite_that_the_guard_does_not_look_at()
     """Whatever is wrong in any leaf of the gradients, on any of the members."""
     agent = scene.make_agent()
     learner = scene.make_learner(agent)
-    grads = learn.Gradients(*scene.noise(learner.params, 5), normalizer.init({}, jnp.float32))
+    away = normalizer.init({}, jnp.float32)
+    grads = learn.Gradients(*scene.noise(learner.params, 5), away, shares=None)
     leaves, tree = jax.tree.flatten(grads)
 
     @jax.jit

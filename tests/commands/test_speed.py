@@ -135,9 +135,10 @@ def test_the_full_size_step_has_the_flops_counted_by_hand():
     cfg = config.on_devices(command.parse(["dtc speed", "--config=v4_8", *counted]).cfg, 4)
     program = Program(cfg, mesh.make_mesh(4, 1, jax.devices()[:4]))
     found = {band.horizon: band for band in bands(program, CHIPS["v4"], None)}
-    # Both policies of an update on 16,384 replayed states are 0.115e12 of them.
-    assert found[8].flops == pytest.approx(4.575e12, rel=0.005)
-    assert found[64].flops == pytest.approx(10.7e12, rel=0.005)
+    # Both policies of an update on 16,384 replayed states are 0.115e12 of them, recall 0.077e12,
+    # rarity of these states and of dreams 0.088e12.
+    assert found[8].flops == pytest.approx(4.740e12, rel=0.005)
+    assert found[64].flops == pytest.approx(10.99e12, rel=0.005)
     assert found[8].counts["imagined_steps/s"] == 8 * 1024
     assert found[8].counts["replayed_steps/s"] == 256 * 64
 
