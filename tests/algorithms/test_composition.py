@@ -903,7 +903,7 @@ def given_gradients(s: Scene):
         "dream/wrong_ends": jnp.float32(0.25),
     }
     away = {"vector": Moments(jnp.array([0.3, -0.2]), jnp.array([1.1, 0.7]))}
-    grads = learn.Gradients(*noise(s.params, 7), away, some_shares())
+    grads = learn.Gradients(*noise(s.params, 7), away, jnp.roll(some_shares(), 1, -1))
     ranges = jax.tree.map(lambda x: x + 0.125, s.learner.ranges)
     return grads, learn.UpdateInfo(one.seen, one.batch, ranges, scalars)
 
