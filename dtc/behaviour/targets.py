@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from dtc.behaviour.policy import Policy, Reward
 from dtc.config.sections import BehaviourConfig
+from dtc import trial
 from dtc.core import mesh, returns
 from dtc.core.metrics import Mean
 from dtc.core.numerics import accum, ema_from_start, masked_sum
@@ -223,10 +224,10 @@ def next_entropy_weight(
       paid: [] in [0, 1], see `earned`.
       update: [] int32, number of updates before this one.
     """
-    if not policy.seeking:
+    if not policy.seeking or (trial.num("fixent") and not policy.is_relative):
         return weight
     seeking = policy.seeking * advantage
-    if policy.is_relative:
+    if policy.is_relative or trial.num("wander"):
         seeking = seeking / jnp.maximum(1.0 - boredom, LEAST_SEEKING)
     wanted = paid * policy.entropy + (1.0 - paid) * seeking
     return ema_from_start(weight, wanted, ENTROPY_RATE, update + 1)

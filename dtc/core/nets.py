@@ -74,6 +74,7 @@ class BlockDense(nn.Module):
     precision: Precision
     fan_in: int = 0  # of the whole sum, if this layer is one summand of a wider layer
     parts: int = 1  # contiguous parts of the output, each with outputs of every block
+    bias_init: nn.initializers.Initializer = nn.initializers.zeros
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
@@ -81,7 +82,7 @@ class BlockDense(nn.Module):
         g, width = self.blocks, x.shape[-1] // self.blocks
         init = _kernel_init(1.0, self.fan_in or width)
         kernel = self.param("kernel", init, (g, width, self.features // g), param)
-        bias = self.param("bias", nn.initializers.zeros, (self.features,), param)
+        bias = self.param("bias", self.bias_init, (self.features,), param)
         x_gi = rearrange(x.astype(compute), "... (g i) -> ... g i", g=g)
         # One vmapped matmul per part: a single einsum takes three times as long on a CPU.
         matmul = jax.vmap(jnp.matmul, (-2, 0), -2)

@@ -18,10 +18,12 @@ import numpy as np
 from jax import lax
 
 from dtc.config.sections import ReplayConfig
+from dtc import trial
 from dtc.core import mesh
 from dtc.core.types import Array, Key, PyTree, Row
 from dtc.data.codec import Codec
 
+CANDIDATES = 16
 HISTORY_CHUNK = 1024  # slots unpacked at a time, which limits the device memory needed
 
 
@@ -35,7 +37,7 @@ class Layout(NamedTuple):
 
 @partial(
     jax.tree_util.register_dataclass,
-    data_fields=("rows", "latents", "head", "filled"),
+    data_fields=("rows", "latents", "priority", "head", "filled"),
     meta_fields=("layout",),
 )
 @dataclass(frozen=True)
@@ -44,6 +46,7 @@ class Ring:
 
     rows: Array  # [M, N, W] int32, packed Row
     latents: Array | None  # [M / n, N, V] int32, packed latents; None: none are stored
+    priority: Array  # [M, N] float32
     head: Array  # [] int32, slot written next, the same on every device
     filled: Array  # [] int32, rows written so far, at most M
     layout: Layout
@@ -67,6 +70,7 @@ class Written(NamedTuple):
 
     sampled: SampleIndex
     latents: PyTree  # [T, B, ...] of rows 1..T of each window
+    novelty: Array  # [T - 1, B]
 
 
 class Sample(NamedTuple):
@@ -84,7 +88,7 @@ def init(num_envs: int, slots: int, layout: Layout) -> Ring:
         return mesh.vary(jnp.zeros((num, num_envs, codec.num_words), jnp.int32))
 
     latents = None if layout.latent is None else zeros(layout.latent, slots // layout.every)
-    return Ring(zeros(layout.row, slots), latents, jnp.int32(0), jnp.int32(0), layout)
+    return Ring(zeros(layout.row, slots), latents, mesh.vary(jnp.zeros((slots, num_envs))), jnp.int32(0), jnp.int32(0), layout)
 
 
 def specs(layout: Layout) -> Ring:
@@ -92,7 +96,7 @@ def specs(layout: Layout) -> Ring:
     rows: Any = mesh.SHARDED_TIME_MAJOR
     latents: Any = None if layout.latent is None else mesh.SHARDED_TIME_MAJOR
     scalar: Any = mesh.REPLICATED
-    return Ring(rows, latents, scalar, scalar, layout)
+    return Ring(rows, latents, rows, scalar, scalar, layout)
 
 
 def add(ring: Ring, rows_RN: Row, latents_RN: PyTree | None) -> Ring:
@@ -123,9 +127,11 @@ def add(ring: Ring, rows_RN: Row, latents_RN: PyTree | None) -> Ring:
         else:
             latents_RNV = ring.layout.latent.pack(latents_RN)
         latents = _add_latents(ring, latents, latents_RNV)
+    top = jnp.full(rows_RNW.shape[:2], 1.0) + 0 * rows_RNW[..., 0]
     return Ring(
         rows,
         latents,
+        priority=lax.dynamic_update_slice_in_dim(ring.priority, top, ring.head, axis=0),
         head=(ring.head + num_rows) % slots,
         filled=jnp.minimum(ring.filled + num_rows, slots),
         layout=ring.layout,
@@ -185,8 +191,12 @@ def draw(ring: Ring, keys_B: Key, id_B: Array, cfg: ReplayConfig) -> SampleIndex
     def one(key: Key, sample_id: Array, low: Array, high: Array) -> tuple[Array, Array]:
         env_key, start_key = jax.random.split(key)
         oldest = jnp.where(sample_id % 2 == 0, newest, 0)
-        env = jax.random.randint(env_key, (), low, high, jnp.int32)
-        return env, jax.random.randint(start_key, (), oldest, num_starts, jnp.int32)
+        env_C = jax.random.randint(env_key, (CANDIDATES,), low, high, jnp.int32)
+        start_C = jax.random.randint(start_key, (CANDIDATES,), oldest, num_starts, jnp.int32)
+        offset = jax.random.randint(jax.random.fold_in(key, 2), (), 1, cfg.length, jnp.int32)
+        rank_C = ring.priority[(ring.head - ring.filled + start_C + offset) % slots, env_C]
+        best = jnp.where(sample_id % 4 == 1, jnp.argmax(rank_C), 0) if trial.num("prio") else 0
+        return env_C[best], start_C[best]
 
     env_B, start_B = jax.vmap(one)(keys_B, id_B, low_B, high_B)
     slot_B = (ring.head - ring.filled + start_B) % slots
@@ -247,7 +257,11 @@ def write_back(ring: Ring, written: Written, is_kept: Array | bool = True) -> Ri
     latents = ring.latents.at[target_TB, index.env[None]].set(
         words_TBV, mode="drop", unique_indices=True
     )
-    return Ring(ring.rows, latents, ring.head, ring.filled, ring.layout)
+    last_TB = slot_TB[:-1], jnp.broadcast_to(index.env[None], slot_TB[:-1].shape)
+    priority = ring.priority.at[jnp.where(is_written_TB, slot_TB, num_slots)[:-1], last_TB[1]].set(
+        written.novelty, mode="drop"
+    )
+    return Ring(ring.rows, latents, priority, ring.head, ring.filled, ring.layout)
 
 
 def _is_last(index: SampleIndex, num_slots: int, length: int) -> Array:

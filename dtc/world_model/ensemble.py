@@ -21,6 +21,7 @@ import jax.numpy as jnp
 from dtc.config.sections import RSSMConfig
 from dtc.core import distributions as dist
 from dtc.core import mesh
+from dtc import trial
 from dtc.core.keys import mesh_key
 from dtc.core.nets import Precision
 from dtc.core.numerics import accum, masked_sum, variance
@@ -40,7 +41,7 @@ class Member(nn.Module):
 
     def setup(self) -> None:
         if self.cells is None:
-            self.core: nn.Module = Core(self.cfg, self.precision)
+            self.core: nn.Module = Core(self.cfg, self.precision, bool(trial.num("memb")))
             self.prior: nn.Module = Prior(self.cfg, self.precision)
         else:
             self.core = GridCore(self.cfg, self.precision, self.cells)

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 import jax.numpy as jnp
 from jax import lax, nn
 
+from dtc import trial
+from dtc.curiosity import rarity
 from dtc.core import distributions as dist
 from dtc.core.numerics import accum, symexp, symlog
 from dtc.core.types import Array, PyTree, Row
@@ -17,7 +19,7 @@ REP_SCALE = 0.1  # weight of the KL that trains the posterior
 
 
 def losses(
-    trunk: Trunk, params: PyTree, seen: Observed, obs: Mapping[str, Array], rows: Row
+    trunk: Trunk, params: PyTree, seen: Observed, obs: Mapping[str, Array], rows: Row, counts: Array | None = None, uniform: Array | None = None
 ) -> dict[str, Array]:
     """Unscaled loss terms [T, B]: dyn, rep, reward, cont and obs/NAME for each leaf.
 
@@ -45,11 +47,33 @@ def losses(
             expected = seen._replace(stoch=seen.expected).feature(trunk.precision)
             _, _, dreamed = trunk.apply({"params": params}, expected, method="heads")
             out["mask_expected"] = jnp.where(rows.first, 0.0, mask_loss(dreamed, rows.action_mask))
+    if trial.num("recall"):
+        out["recall"] = recalled(trunk, params, seen, obs, rows, uniform)
+    if trial.num("ent"):
+        out["code"] = dist.categorical_entropy(seen.log_post).sum(-1)
+    if trial.opt("rar") == "head" and counts is not None:
+        label = rarity.rarity(counts, rarity.flat(obs, 2))
+        found = trunk.apply({"params": params}, feature, method="rarity")
+        out["rarity"] = jnp.square(found - jnp.log(label))
     decoded = trunk.apply({"params": params}, feature, method="decode")
     for name, shape in trunk.encoded:
         target, is_planes = accum(obs[name]), name in trunk.planes
         out[f"obs/{name}"] = reconstruction(decoded[name], target, len(shape), is_planes)
     return out
+
+
+def recalled(trunk, params, seen, obs, rows, uniform):
+    steps = jnp.arange(rows.first.shape[0])[:, None]
+    begin = lax.cummax(jnp.where(rows.first, steps, 0), axis=0)
+    source = begin + jnp.floor(uniform[..., 0] * (steps - begin)).astype(jnp.int32)
+    lag = accum(steps - source)
+    past = trunk.apply({"params": params}, seen.deter.astype(trunk.precision.compute), lag, method="recall")
+    total = 0.0
+    for name, shape in trunk.encoded:
+        target = accum(obs[name])
+        target = jnp.take_along_axis(target, source.reshape(source.shape + (1,) * len(shape)), 0)
+        total = total + reconstruction(past[name], target, len(shape), name in trunk.planes)
+    return jnp.where(lag > 0, total, 0.0)
 
 
 def decode(trunk: Trunk, params: PyTree, feature: Feature) -> dict[str, Array]:
@@ -85,6 +109,6 @@ def reconstruction(decoded: Array, target: Array, rank: int, is_planes: bool = F
 
 def total(terms: Mapping[str, Array]) -> Array:
     """The trunk's loss: the mean over [T, B] of the sum of all terms, with rep times REP_SCALE."""
-    scales = {"rep": REP_SCALE}
+    scales = {"rep": REP_SCALE, "reward": trial.num("rs", 1.0), "code": trial.num("ent"), "recall": trial.num("recall")}
     scaled = [scales.get(name, 1.0) * term.mean() for name, term in terms.items()]
     return jnp.stack(scaled).sum()

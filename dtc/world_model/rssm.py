@@ -58,11 +58,30 @@ def gru(gates: Array, before: Array) -> Array:
     return update * candidate + (1.0 - update) * accum(before)
 
 
+from dtc import trial  # noqa
+MEMORY = (trial.num("memlow", 2.0), trial.num("mem", 0.0))  # steps
+
+
+def memory_bias(blocks: int) -> nn.initializers.Initializer:
+    """Biases of the gates with which units forget in 2 to 100 steps."""
+
+    def init(key: Array, shape: tuple[int, ...], dtype) -> Array:
+        width = shape[0] // 3 // blocks
+        times = jnp.geomspace(*MEMORY, width)
+        update = jnp.tile(1.0 - jnp.log(times - 1.0), blocks)
+        if trial.opt("memplace") == "blocks":
+            update = 1.0 - jnp.log(jnp.geomspace(*MEMORY, width * blocks) - 1.0)
+        return jnp.concatenate([jnp.zeros(2 * width * blocks), update]).astype(dtype)
+
+    return init
+
+
 class Core(nn.Module):
     """(h, z, embedded a) -> next h [..., D]: a block-diagonal GRU."""
 
     cfg: RSSMConfig
     precision: Precision
+    memory: bool = False
 
     def setup(self) -> None:
         c, p = self.cfg, self.precision
@@ -75,7 +94,10 @@ class Core(nn.Module):
         self.from_deter = BlockDense(c.deter, c.blocks, p, fan_in)
         self.from_inputs = Dense(c.deter, p, fan_in=fan_in, use_bias=False, logits=True)
         self.mix = NormAct(p)
-        self.gates = BlockDense(3 * c.deter, c.blocks, p, parts=3)
+        self.gates = BlockDense(
+            3 * c.deter, c.blocks, p, parts=3,
+            bias_init=memory_bias(c.blocks) if self.memory and MEMORY[1] else nn.initializers.zeros
+        )
 
     def embed_action(self, action: Array) -> Array:
         """[..., A] one-hot or in [-1, 1] -> [..., hidden]."""
@@ -143,7 +165,7 @@ class Trunk(nn.Module):
         c, p = self.cfg, self.precision
         ranks = tuple((name, len(shape)) for name, shape in self.encoded)
         self.encoder = Encoder(c.encoder_layers, c.units, c.depth, ranks, p)
-        self.core = Core(c, p)
+        self.core = Core(c, p, True)
         self.prior = Prior(c, p)
         self.posterior = Posterior(c, p, self.num_tokens)
         self.decoder = Decoder(c.decoder_layers, c.units, self.encoded, p)
@@ -154,6 +176,9 @@ class Trunk(nn.Module):
         c, p = self.cfg, self.precision
         self.reward = twohot_head(HEAD_LAYERS, c.units, c.bins, p, c.small_bins)
         self.cont = Head(HEAD_LAYERS, c.units, 1, 1.0, p)
+        self.rare = Head(HEAD_LAYERS, c.units, 1, 0.0, p)
+        if trial.num("recall"):
+            self.past = Decoder(HEAD_LAYERS, c.units, self.encoded, p)
         if self.has_action_mask:
             self.mask = Head(HEAD_LAYERS, c.units, self.num_actions, 1.0, p)
 
@@ -183,6 +208,14 @@ class Trunk(nn.Module):
         mask = self.mask(x) if self.has_action_mask else None
         return self.reward(x), self.cont(x)[..., 0], mask
 
+    def recall(self, deter: Array, lag: Array) -> dict[str, Array]:
+        """Of an earlier observation of the episode, `lag` rows ago."""
+        age = jnp.exp(-lag[..., None] / jnp.array([1.0, 2.0, 4.0, 8.0, 16.0]))
+        return self.past(jnp.concatenate([deter, age.astype(deter.dtype)], -1))
+
+    def rarity(self, feature: Feature) -> Array:
+        return self.rare(lax.stop_gradient(self.read(feature)))[..., 0]
+
     def read(self, feature: Feature) -> Array:
         """What the heads read of a Feature."""
         return feature.joined
@@ -202,6 +235,9 @@ class Trunk(nn.Module):
             deter.astype(compute), split_classes(stoch, self.cfg.classes).astype(compute)
         )
         self.heads(feature)
+        self.rarity(feature)
+        if trial.num("recall"):
+            self.recall(feature.deter, feature.deter[..., 0])
         self.decode(feature)
 
 

@@ -25,7 +25,7 @@ from dtc.core.nets import Precision
 from dtc.core.normalizer import Normalizer
 from dtc.core.reward_unit import RewardUnit
 from dtc.core.types import Array, EnvSpec, Key, Latent, Purpose, PyTree
-from dtc.curiosity import drive
+from dtc.curiosity import drive, rarity
 from dtc.curiosity.drive import CuriosityState
 from dtc.curiosity.novelty import Novelty
 from dtc.training.algorithm import Specs, State
@@ -120,6 +120,7 @@ class Learner(NamedTuple):
     entropy: dict[str, Array]  # entropy weight of each policy, [] float32
     curiosity: CuriosityState
     ends: Ends  # how far the head's ends are right
+    counts: Array
 
 
 def make(cfg: Any, spec: EnvSpec, precision: Precision, novelty: Novelty) -> Agent:
@@ -162,6 +163,7 @@ def specs(agent: Agent, on_data: int) -> Specs:
         entropy=same,
         curiosity=same,
         ends=same,
+        counts=same,
     )
     return Specs(learner=learner, acting=mesh.SHARDED)
 
@@ -230,6 +232,7 @@ def init(root: Key, agent: Agent) -> Learner:
         entropy={p.name: jnp.asarray(p.entropy, wide) for p in agent.policies},
         curiosity=drive.init(len(agent.dream.horizons)),
         ends=ends.init(wide),
+        counts=rarity.init(wide),
     )
 
 
@@ -248,6 +251,7 @@ def for_acting(learner: Learner) -> Learner:
         entropy={},
         curiosity=nothing,
         ends=nothing,
+        counts=nothing,
     )
 
 

@@ -16,6 +16,7 @@ from dtc.behaviour.losses import ChunkData, PolicyLearner
 from dtc.behaviour.policy import Policy
 from dtc.behaviour.targets import ReturnRange, Rollout, targets
 from dtc.core import distributions as dist
+from dtc import trial
 from dtc.core import mesh, returns
 from dtc.core.keys import Draws
 from dtc.core.metrics import Mean
@@ -41,11 +42,23 @@ class Starts(NamedTuple):
     alive: Array  # [B*n] float32, 0 where the state is terminal
 
 
-def choose_starts(draws: Draws, seen: Observed, batch: Batch, agent: Agent) -> Starts:
-    """Draws `dream.starts` / B states of each sequence without replacement, by its own key."""
+def choose_starts(
+    draws: Draws, seen: Observed, batch: Batch, novelty_TB: Array, agent: Agent
+) -> Starts:
+    """Draws `dream.starts` / B states of each sequence without replacement, by its own key.
+
+    Half of the chances are equal, half are in proportion to the states' novelty.
+    """
     num, length = agent.dream.starts // agent.replay.batch, agent.replay.length
     keys = draws.keys(Purpose.DREAM_START, batch.sampled.id)
-    t_Bn = jax.vmap(lambda k: jax.random.permutation(k, length)[:num])(keys)
+    mean_B = novelty_TB.mean(0)
+    share_TB = jnp.concatenate([novelty_TB, mean_B[None]]) / jnp.maximum(mean_B, 1e-12)
+    log_TB = jnp.log(1.0 + share_TB) if trial.num("prio") else jnp.zeros_like(share_TB)
+
+    def order(key: Array, log_T: Array) -> Array:
+        return jnp.argsort(-(log_T + jax.random.gumbel(key, (length,))))[:num]
+
+    t_Bn = jax.vmap(order, in_axes=(0, 1))(keys, log_TB)
     if num == length:  # all states, in order
         t_Bn = mesh.vary(jnp.broadcast_to(jnp.arange(num), t_Bn.shape))
     ids_Bn = batch.sampled.id[:, None] * num + jnp.arange(num)[None]
@@ -80,7 +93,15 @@ def novelty_fn(agent: Agent, learner: Learner, state: Latent, action: Array) -> 
     def measure(members: PyTree) -> Array:
         return ensemble.measure(agent.member, members, data, agent.num_members, agent.novelty)
 
+    trunk = {"params": learner.params.trunk}
     novelty = measure(learner.params.members)
+    if trial.opt("rar") == "head":
+        rare = jnp.exp(agent.trunk.apply(trunk, agent.feature(state), method="rarity"))
+        rare = lax.stop_gradient(jnp.clip(rare ** trial.num("rpow", 1.0), 0.01, 100.0))
+        novelty = rare * (learner.curiosity.fast if trial.opt("only") else novelty)
+    if trial.num("pow"):
+        ratio = jnp.clip(drive.relative(novelty, learner.curiosity), 0.0, 100.0)
+        novelty = novelty * ratio ** (trial.num("pow") - 1)
     if not agent.novelty.is_progress:
         return novelty
     return jnp.maximum(measure(learner.slow_members) - novelty, 0)

@@ -30,6 +30,7 @@ from dtc.algorithms.curious.model import (
 from dtc.behaviour.networks import update_slow
 from dtc.behaviour.policy import Policy, kl
 from dtc.behaviour.targets import ReturnRange, earned, next_entropy_weight
+from dtc import trial
 from dtc.core import mesh, metrics, normalizer, optimizer
 from dtc.core.keys import Draws
 from dtc.core.metrics import LEAST, Metrics
@@ -37,7 +38,7 @@ from dtc.core.normalizer import Normalizer
 from dtc.core.numerics import ema, ema_from_start
 from dtc.core.optimizer import OptimizerInfo
 from dtc.core.types import Array, Latent, PyTree
-from dtc.curiosity import drive
+from dtc.curiosity import drive, rarity
 from dtc.data.ring import Ring, Written
 from dtc.training.algorithm import Collected, Learned
 from dtc.world_model import ends
@@ -65,6 +66,7 @@ class UpdateInfo(NamedTuple):
     batch: Batch
     ranges: dict[str, dict[str, ReturnRange]]
     scalars: Scalars  # of this device
+    novelty: Array  # [T-1, B]
 
 
 def gradients(
@@ -74,7 +76,8 @@ def gradients(
     batch = sample(draws, learner, stored, agent)
     params = mesh.vary(learner.params)  # in float32, before any cast: see mesh.vary
     loss_fn = partial(
-        trunk_loss, batch=batch, uniform=observe_noise(draws, batch, agent), agent=agent
+        trunk_loss, batch=batch, uniform=observe_noise(draws, batch, agent), agent=agent,
+        counts=mesh.vary(learner.counts),
     )
     out, pull_back, (seen, terms) = jax.vjp(loss_fn, params.trunk, has_aux=True)
     scalars: Scalars = {f"loss/{name}": x.mean() for name, x in terms.items()}
@@ -85,7 +88,9 @@ def gradients(
     members, sums, member_scalars = member_gradients(
         params.members, seen, terms, batch, novel_from, agent
     )
-    starts = choose_starts(draws, seen, batch, agent)
+    novelty_TB = sums.novelty.reshape(agent.replay.length - 1, -1)
+    novelty_TB = jnp.where(batch.rows.first[1:], 0.0, novelty_TB)
+    starts = choose_starts(draws, seen, batch, novelty_TB, agent)
 
     behaviour, ranges = {}, {}
     to_trunk = TrunkOut(
@@ -120,7 +125,7 @@ def gradients(
     scalars |= member_scalars | latent_scalars(seen)
     away = normalizer.deviations(learner.normalizer, batch.encoded)
     local = Gradients(trunk, members, behaviour, away)
-    return reduce_gradients(local, sums.weight), UpdateInfo(seen, batch, ranges, scalars)
+    return reduce_gradients(local, sums.weight), UpdateInfo(seen, batch, ranges, scalars, novelty_TB)
 
 
 def reduce_gradients(local: Gradients, weight_E: Array) -> Gradients:
@@ -183,12 +188,17 @@ def learn(
         ranges=info.ranges,
         entropy=entropy_weights(draws.update, learner, scalars, paid, agent),
         curiosity=curiosity,
+        counts=learner.counts,
         ends=ends.follow(
             learner.ends,
             Ends(scalars["dream/ends"], scalars["dream/wrong_ends"]),
             draws.update,
             agent.optimizer.warmup,
         ),
+    )
+    now = mesh.pmean(rarity.histogram(rarity.flat(info.batch.obs, 2)), *mesh.AXES)
+    after = after._replace(
+        counts=ema_from_start(learner.counts, now, rarity.RATE, draws.update + 1)
     )
     rest = {name: x for name, x in after._asdict().items() if name not in STEPPED}
     return Learned(after, written(info, agent), scalars, evidence=(steps, shares, rest))
@@ -197,7 +207,7 @@ def learn(
 def written(info: UpdateInfo, agent: Agent) -> Written:
     """The new posteriors of the sampled rows."""
     deter = info.seen.deter.astype(agent.precision.compute)
-    return Written(info.batch.sampled, Latent(deter, info.seen.ids))
+    return Written(info.batch.sampled, Latent(deter, info.seen.ids), info.novelty)
 
 
 def apply_gradients(

@@ -27,13 +27,13 @@ class TrunkOut(NamedTuple):
 
 
 def trunk_loss(
-    trunk: PyTree, batch: Batch, uniform: Array, agent: Agent
+    trunk: PyTree, batch: Batch, uniform: Array, agent: Agent, counts: Array | None = None
 ) -> tuple[TrunkOut, tuple[Observed, dict[str, Array]]]:
     """The differentiable outputs, and (the posterior states, each loss term [T, B])."""
     seen = rssm.observe(
         agent.trunk, trunk, batch.obs, batch.previous, batch.first, batch.context, uniform
     )
-    terms = losses.losses(agent.trunk, trunk, seen, batch.obs, batch.rows)
+    terms = losses.losses(agent.trunk, trunk, seen, batch.obs, batch.rows, counts, uniform)
     return TrunkOut(losses.total(terms), seen.deter, seen.stoch), (seen, terms)
 
 
