@@ -31,7 +31,7 @@ BOUNDS = {
 # Floats of networks and their optimisers, and those that measure.
 TENSORS = r"learner/((params|slow|average|slow_members|opt)/.+|policy.*|members.*)"
 MEASURES = (
-    r"learner/((ranges|entropy|normalizer|unit|ends)(/.+)?"
+    r"learner/((ranges|entropy|normalizer|unit|ends|seen)(/.+)?"
     r"|curiosity/(fast|slow|spread|peak|boredom))"
 )
 
