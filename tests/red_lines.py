@@ -80,7 +80,7 @@ def part_faults(found, reference) -> list[str]:
     def joined(tree):
         cut = jax.tree.map(lambda x, y: np.ravel(x[: len(y)]), tree, reference)
         parts, _ = jax.tree_util.default_registry.flatten_one_level(cut)
-        return [np.concatenate(jax.tree.leaves(part)) for part in parts]
+        return [np.concatenate(x) for x in map(jax.tree.leaves, parts) if x]
 
     return gradient_faults(joined(found), joined(reference))
 

@@ -60,7 +60,7 @@ EACH = pytest.mark.parametrize("guest", [one(g, is_wide=g == "explore") for g in
 
 ACTING = {Purpose.ENV_RESET, Purpose.ENV_STEP, Purpose.ACT_LATENT, Purpose.ACT_POLICY}
 EVALUATING = {Purpose.EVAL_RESET, Purpose.EVAL_STEP, Purpose.EVAL_LATENT, Purpose.EVAL_POLICY}
-DREAMING = {Purpose.OBSERVE, Purpose.DREAM_START, Purpose.DREAM}
+DREAMING = {Purpose.OBSERVE, Purpose.RECALL, Purpose.DREAM_START, Purpose.DREAM}
 NETWORKS = {Purpose.MODEL_INIT, Purpose.MEMBER_INIT, Purpose.BEHAVIOUR_INIT}
 DRAWS = {  # what each algorithm draws, evaluation apart
     **dict.fromkeys(CURIOUS, ACTING | NETWORKS | DREAMING | {Purpose.REPLAY_SAMPLE}),

@@ -1,6 +1,7 @@
 """Each red line detects its fault, planted in a toy algorithm."""
 
 import dataclasses
+import re
 from types import SimpleNamespace
 
 import jax
@@ -119,8 +120,12 @@ def summed_everywhere(tree, *axes):
 @pytest.mark.parametrize(
     ("module", "wrong", "parts"),
     [
-        (batch, {"mesh": faulty_mesh(global_ids=by_device)}, "trunk members behaviour deviations"),
-        (curious, {"mesh": faulty_mesh(pmean=mesh.psum)}, "trunk behaviour deviations"),
+        (
+            batch,
+            {"mesh": faulty_mesh(global_ids=by_device)},
+            "trunk members behaviour deviations shares",
+        ),
+        (curious, {"mesh": faulty_mesh(pmean=mesh.psum)}, "trunk behaviour deviations shares"),
         (curious, {"mesh": faulty_mesh(psum=summed_everywhere)}, "members"),
         (targets, {"global_percentiles": by_each_device}, "behaviour"),
     ],
@@ -132,7 +137,7 @@ def test_a_fault_of_the_curious_agent_is_detected(monkeypatch, module, wrong, pa
     for name, value in wrong.items():
         monkeypatch.setattr(module, name, value)
     faults = red_lines.gradient_faults(gradients(program_of("mix", HOME, **low)), right)
-    assert {fault.split(".")[1].split("[")[0] for fault in faults} == set(parts.split())
+    assert {re.match(r"\.(\w+)", fault)[1] for fault in faults} == set(parts.split())
 
 
 def by_its_own_device(advantage):
