@@ -43,8 +43,7 @@ def parts(held: Held, program: Program) -> dict[str, Timed]:
     lessons = compiled[actor_critics](carrier, starts, dreamed)
     behaviour = {name: lesson.gradients for name, lesson in lessons.items()}
     away = normalizer.deviations(carrier.learner.normalizer, batch.encoded)
-    shares = batches.shares(batch, agent)
-    grads = Gradients(trunk_grads, member_grads, behaviour, away, shares)
+    grads = Gradients(trunk_grads, member_grads, behaviour, away, batch.shares)
     returns = {name: lesson.start_return for name, lesson in lessons.items()}
 
     def timed(stage: Callable[..., PyTree], *given: PyTree) -> Timed:

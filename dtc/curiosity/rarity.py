@@ -47,10 +47,10 @@ def buckets(x: Array) -> Array:
     return (cell * trailing(jnp.asarray(factors), cell)).sum(-1) % BUCKETS
 
 
-def shares(x: Array) -> Array:
-    """[TABLES, BUCKETS] share of the rows of x [..., F] in each bucket."""
-    index = buckets(x).reshape(-1, TABLES)
-    none = mesh.vary(jnp.zeros((TABLES, BUCKETS), x.dtype))
+def shares(index: Array, dtype: jnp.dtype = jnp.float32) -> Array:
+    """[TABLES, BUCKETS] share of the rows in each bucket, from their `buckets` [..., TABLES]."""
+    index = index.reshape(-1, TABLES)
+    none = mesh.vary(jnp.zeros((TABLES, BUCKETS), dtype))
     return none.at[jnp.arange(TABLES)[None], index].add(1.0 / index.shape[0])
 
 
@@ -59,17 +59,16 @@ def follow(seen: Array, new: Array, update: Array) -> Array:
     return ema_from_start(seen, new, RATE, update + 1)
 
 
-def rarity(seen: Array, x: Array) -> Array:
-    """[...] how rare each x [..., F] is among what was replayed: 1 for the mean of its rows.
+def rarity(seen: Array, index: Array) -> Array:
+    """[...] how rare rows are among what was replayed, from their `buckets` [..., TABLES].
 
-    The share of rows in x's bucket that a replayed row finds in its own, divided by x's: inversely
-    proportional to how often something like x was replayed.
+    The mean share of a replayed row's bucket, divided by that of the row's own: inversely
+    proportional to how often something like it was replayed, and 1 for the usual row.
 
     Args:
       seen: running shares [TABLES, BUCKETS].
     """
     usual = jnp.square(seen).sum(-1).mean()
-    index = buckets(x)
     share = seen[trailing(jnp.arange(TABLES), index), index].mean(-1)
     found = usual / jnp.where(share > 0, share, usual / MOST)
     return jnp.where(usual > 0, limited(found), 1.0)

@@ -18,7 +18,7 @@ def shared(a, b):
 
 
 def counted(x):
-    return rarity.follow(rarity.init(jnp.float32), rarity.shares(x), jnp.int32(0))
+    return rarity.follow(rarity.init(jnp.float32), rarity.shares(rarity.buckets(x)), jnp.int32(0))
 
 
 def test_near_vectors_share_most_buckets_and_far_ones_hardly_any():
@@ -37,31 +37,33 @@ def test_different_cells_of_a_one_hot_grid_share_hardly_any_bucket():
 def test_rarity_is_inversely_proportional_to_how_often_a_row_was_seen(times):
     rare, often = [0, 1, 2, 3], [4, 5, 6, 7] * times
     seen = counted(one_hot(*rare, *often))
-    found = rarity.rarity(seen, one_hot(0, 4))
+    found = rarity.rarity(seen, rarity.buckets(one_hot(0, 4)))
     assert float(found[0] / found[1]) == pytest.approx(times, rel=0.15)
 
 
 def test_rows_seen_equally_often_have_rarity_one():
     x = one_hot(*range(20))
-    np.testing.assert_allclose(rarity.rarity(counted(x), x), 1.0, rtol=0.3)
+    np.testing.assert_allclose(rarity.rarity(counted(x), rarity.buckets(x)), 1.0, rtol=0.3)
 
 
 def test_what_was_never_seen_has_the_largest_rarity_and_without_data_all_have_one():
     seen = counted(one_hot(*range(5)))
-    assert float(rarity.rarity(seen, one_hot(300))[0]) > 20
-    assert float(rarity.rarity(rarity.init(jnp.float32), one_hot(300))[0]) == 1.0
+    new = rarity.buckets(one_hot(300))
+    assert float(rarity.rarity(seen, new)[0]) > 20
+    assert float(rarity.rarity(rarity.init(jnp.float32), new)[0]) == 1.0
 
 
 def test_shares_sum_to_one_and_those_of_halves_have_the_whole_as_their_mean():
     x = jnp.asarray(RNG.standard_normal((8, 6, 4)), jnp.float32)
-    whole = rarity.shares(x)
+    index = rarity.buckets(x)
+    whole = rarity.shares(index)
     np.testing.assert_allclose(whole.sum(-1), 1.0, rtol=1e-5)
-    halves = (rarity.shares(x[:, :3]) + rarity.shares(x[:, 3:])) / 2
+    halves = (rarity.shares(index[:, :3]) + rarity.shares(index[:, 3:])) / 2
     np.testing.assert_allclose(whole, halves, rtol=1e-5)
 
 
 def test_shares_follow_new_rows_slowly():
-    first, second = rarity.shares(one_hot(0)), rarity.shares(one_hot(1))
+    first, second = (rarity.shares(rarity.buckets(one_hot(i))) for i in (0, 1))
     seen = rarity.follow(rarity.init(jnp.float32), first, jnp.int32(0))
     seen = rarity.follow(seen, second, jnp.int32(10_000))
     np.testing.assert_allclose(seen, (1 - rarity.RATE) * first + rarity.RATE * second, rtol=1e-5)

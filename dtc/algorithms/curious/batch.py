@@ -31,6 +31,7 @@ class Batch(NamedTuple):
     sampled: SampleIndex
     unit: RewardUnit  # of rewards, with those of this batch
     rarity: Array | None  # [T, B] of each row, if novelty depends on it
+    shares: Array | None  # of this device's rows in the buckets of their hashes, likewise
     earlier: Array | None  # [T, B] a row of the episode that the trunk is to recall at each, or it
 
 
@@ -52,6 +53,11 @@ def sample(draws: Draws, learner: Learner, stored: Ring, agent: Agent) -> Batch:
     if agent.behaviour.reward_unit:
         unit = reward_unit.follow(unit, rows.reward, draws.update)
     rows = rows._replace(reward=rows.reward / unit.size)
+    rare = shares = None
+    if learner.seen is not None:
+        index = rarity.buckets(rarity.flat(obs, (name for name, _ in agent.trunk.encoded)))
+        rare = rarity.rarity(learner.seen, index)
+        shares = rarity.shares(index, learner.seen.dtype)
     return Batch(
         rows=rows,
         encoded=encoded,
@@ -62,19 +68,10 @@ def sample(draws: Draws, learner: Learner, stored: Ring, agent: Agent) -> Batch:
         context=context,
         sampled=sampled,
         unit=unit,
-        rarity=None if learner.seen is None else rarity.rarity(learner.seen, flat(obs, agent)),
+        rarity=rare,
+        shares=shares,
         earlier=earlier_rows(draws, ids_B, rows.first) if agent.trunk.has_recall else None,
     )
-
-
-def flat(obs: dict[str, Array], agent: Agent) -> Array:
-    """[T, B, F] the standardised observations, without masks, by which rows are counted."""
-    return rarity.flat(obs, (name for name, _ in agent.trunk.encoded))
-
-
-def shares(batch: Batch, agent: Agent) -> Array | None:
-    """Shares of this device's rows in the buckets of their hashes, if novelty depends on rarity."""
-    return rarity.shares(flat(batch.obs, agent)) if agent.trunk.has_rarity else None
 
 
 def earlier_rows(draws: Draws, ids_B: Array, first_TB: Array) -> Array:

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from dtc.algorithms.curious.acting import squashes
 from dtc.algorithms.curious.agent import Agent, Learner, OptState, Params, optimizers
-from dtc.algorithms.curious.batch import Batch, observe_noise, sample, shares
+from dtc.algorithms.curious.batch import Batch, observe_noise, sample
 from dtc.algorithms.curious.dreams import (
     choose_starts,
     dream,
@@ -120,7 +120,7 @@ def gradients(
     (trunk,) = pull_back(to_trunk)
     scalars |= member_scalars | latent_scalars(seen)
     away = normalizer.deviations(learner.normalizer, batch.encoded)
-    local = Gradients(trunk, members, behaviour, away, shares(batch, agent))
+    local = Gradients(trunk, members, behaviour, away, batch.shares)
     return reduce_gradients(local, sums.weight), UpdateInfo(seen, batch, ranges, scalars)
 
 
