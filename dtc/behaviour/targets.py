@@ -24,7 +24,6 @@ RETURN_RATE = 0.01  # EMA rate of the percentiles, per update
 
 ENTROPY_RATE = 0.05  # EMA rate of mean |advantage|, which scales a reward-free policy's entropy
 LEAST_FLOOR = 1e-3  # of the return range of novelty
-LEAST_SEEKING = 0.1  # 1 - boredom of a reward-free policy is at least this: it never only wanders
 
 
 class ReturnRange(NamedTuple):
@@ -204,7 +203,6 @@ def earned(ranges: dict[str, ReturnRange]) -> Array:
 def next_entropy_weight(
     weight: Array,
     advantage: Array,
-    boredom: Array,
     paid: Array,
     update: Array,
     policy: Policy,
@@ -213,20 +211,15 @@ def next_entropy_weight(
 
     While nothing pays, it follows the mean |advantage|. As novelty decays, advantages fall from 0.5
     to 0.03 of the return range: with a constant weight the policy would be nearly deterministic at
-    first or nearly uniform later. In a reward-free policy boredom divides novelty by the same
-    factor everywhere, which weighs entropy more: where nothing is left to seek, it wanders.
+    first or nearly uniform later.
 
     Args:
       weight: [] weight in this update.
       advantage: [] mean |A| of this update, over all devices.
-      boredom: [] in [0, 1].
       paid: [] in [0, 1], see `earned`.
       update: [] int32, number of updates before this one.
     """
     if not policy.seeking:
         return weight
-    seeking = policy.seeking * advantage
-    if policy.is_relative:
-        seeking = seeking / jnp.maximum(1.0 - boredom, LEAST_SEEKING)
-    wanted = paid * policy.entropy + (1.0 - paid) * seeking
+    wanted = paid * policy.entropy + (1.0 - paid) * policy.seeking * advantage
     return ema_from_start(weight, wanted, ENTROPY_RATE, update + 1)

@@ -139,7 +139,7 @@ class RSSMConfig:
         help="longest memory of recurrent units at first, the shortest is 2; 0: 4 of all units",
     )
     recall: float = setting(
-        1.0,
+        0.2,
         NATURAL,
         help="weight of the loss of earlier observations, told by the state h; 0: none",
     )
@@ -252,7 +252,7 @@ class BehaviourConfig:
     lam: float = setting(0.95, SHARE, help="lambda of the lambda-returns")
     entropy: float = setting(3e-3, NATURAL, help="entropy weight of a policy whose task pays")
     explore_entropy: float = setting(
-        0.6,
+        0.3,
         NATURAL,
         help="entropy weight of a policy while nothing pays, in units of its mean |advantage|",
     )

@@ -49,6 +49,7 @@ def update(
     state: CuriosityState,
     novelty: Array,
     novel_share: Array,
+    stake: Array,
     cfg: CuriosityConfig,
     num_buckets: int,
 ) -> tuple[CuriosityState, CuriosityInfo]:
@@ -58,11 +59,12 @@ def update(
     depend on the scale of novelty. An update is boring if neither is both material (above
     `curiosity.threshold`) and significant (above ERRORS standard errors), so that nothing is being
     learned and nothing new is being met, and if few of the new data are novel. Boredom rises in
-    boring updates and falls in others.
+    boring updates and falls in others. While novelty is all that there is to seek, none of it is boring.
 
     Args:
       novelty: [] mean novelty of the replayed frontier half, over all devices.
       novel_share: [] share of its transitions whose novelty is above `novel_from(state)`.
+      stake: [] in [0, 1], how much there is to turn to instead; boredom rises in proportion.
     """
     dtype, t = state.fast.dtype, state.updates + 1
     fast = ema_from_start(state.fast, novelty, cfg.fast_rate, t).astype(dtype)
@@ -74,7 +76,7 @@ def update(
     progress, error = (slow - fast) / size, standard_error(spread, cfg) / size
     is_still = jnp.abs(progress) <= jnp.maximum(cfg.threshold, ERRORS * error)
     is_boring = is_still & (novel_share <= cfg.novel_share)
-    drift = jnp.where(is_boring, cfg.boredom_up, -cfg.boredom_down).astype(dtype)
+    drift = jnp.where(is_boring, stake * cfg.boredom_up, -cfg.boredom_down).astype(dtype)
     boredom = jnp.clip(state.boredom + jnp.where(t > cfg.warmup, drift, 0), 0, 1)
     hysteresis = min(HYSTERESIS, 0.5 / num_buckets)
     bucket = horizon_bucket(state.bucket, boredom, num_buckets, hysteresis)

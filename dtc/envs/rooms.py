@@ -14,7 +14,7 @@ Truncation   after `max_steps` steps, unless the goal is reached by then.
 A step is 0.05 s of v' = FORCE a - DRAG v, then of x' = v along x and, after that, along y. A move
 through a wall does not happen, and the velocity across the wall becomes 0. Under uniform random
 forces the point diffuses: it ends an episode 0.2 away from its start, and the way to the goal is
-2.2 long. The scripted policy takes it in half of the time limit.
+2.0 long. The scripted policy takes it in half of the time limit.
 """
 
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ import numpy as np
 from dtc.core.types import Array, ArraySpec, Environment, EnvSpec, GridMap, Key, PyTree, TimeStep
 
 START, START_RANGE = -0.75, 0.05  # of both coordinates: the middle, and how far from it at most
-GOAL, GOAL_RADIUS = 0.75, 0.1  # both coordinates of the centre
+GOAL, GOAL_RADIUS = 0.75, 0.25  # both coordinates of the centre
 # Of each wall the centres of its two doors, where the other coordinate is below and above 0. The
 # wall x = 0 is crossed by moving along dim 0, the wall y = 0 along dim 1.
 DOORS = ((-0.6, 0.4), (-0.4, 0.6))

@@ -816,15 +816,6 @@ def test_boredom_scales_only_the_intrinsic_advantage():
     assert bored["extrinsic"] == keen["extrinsic"]
 
 
-def test_boredom_raises_only_the_entropy_of_a_reward_free_policy():
-    keen, bored = (
-        update_fn()(curiosity(explorer(), boredom=b), explorer().ring, *given_gradients(explorer()))
-        for b in (0.0, 0.5)
-    )
-    keen, bored = keen[0].learner.entropy, bored[0].learner.entropy
-    assert bored["explore"] > keen["explore"] and bored["task"] == keen["task"]
-
-
 @pytest.mark.parametrize(("mode", "name"), [("mix", "task"), ("explore", "explore")])
 def test_only_a_reward_free_policy_uses_novelty_relative_to_its_mean(mode, name):
     s = scene() if mode == "mix" else explorer()
@@ -940,12 +931,20 @@ def test_competence_follows_the_novelty_of_the_frontier_half():
         np.testing.assert_allclose(getattr(new, name), expected, rtol=1e-6)
 
 
+@pytest.mark.parametrize(("make", "expected"), [(scene, 0.25), (explorer, 1.0)])
+def test_at_stake_is_what_the_acting_policy_earns_or_all_of_it_if_it_is_reward_free(make, expected):
+    paid = {"task": jnp.float32(0.25), "explore": jnp.float32(0.0)}
+    assert learn.stake(paid, make().agent) == expected
+
+
 def test_a_bored_agent_has_shorter_dreams():
     s = explorer()
     lengths = []
     for boredom in (0.0, 1.0):
         state = curiosity(s, boredom=boredom).curiosity
-        after, _ = drive.update(state, state.fast, jnp.float32(0), s.agent.curiosity, len(HORIZONS))
+        after, _ = drive.update(
+            state, state.fast, jnp.float32(0), jnp.float32(1), s.agent.curiosity, len(HORIZONS)
+        )
         lengths.append(int(dreams.horizon_of(s.learner._replace(curiosity=after), s.agent)))
     assert lengths == [HORIZONS[-1], HORIZONS[0]]
 
@@ -1071,7 +1070,7 @@ def test_slow_critics_and_the_average_follow_the_updated_parameters():
 def test_the_entropy_weight_follows_the_advantage_of_its_own_reward_free_policy():
     s, after = explorer(), updated()[0].learner.entropy
     cfg, old = s.agent.behaviour, s.learner.entropy
-    wanted = cfg.explore_entropy * 0.4 / (1 - s.learner.curiosity.boredom)
+    wanted = cfg.explore_entropy * 0.4
     expected = ema_from_start(old["explore"], wanted, targets.ENTROPY_RATE, UPDATE + 1)
     np.testing.assert_allclose(after["explore"], expected, rtol=1e-6)
     assert after["task"] == old["task"]

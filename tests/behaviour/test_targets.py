@@ -278,7 +278,7 @@ def test_ranges_may_include_the_steps_after_a_dream_s_end():
 
 
 @pytest.mark.parametrize(("mode", "paid", "shares"), [
-    ("explore", 0.0, {"explore": 2.0, "task": 0.0}),  # boredom of a half doubles the entropy
+    ("explore", 0.0, {"explore": 1.0, "task": 0.0}),
     ("mix", 0.0, {"task": 1.0}),
     ("mix", 0.75, {"task": 0.25}),
     ("mix", 1.0, {"task": 0.0}),
@@ -292,7 +292,7 @@ def test_the_entropy_weight_follows_the_advantage_as_far_as_nothing_pays(mode, p
     for policy in policies(replace(CFG, mode=mode)):
         weight = jnp.float32(policy.entropy)
         for t, size in enumerate(sizes):
-            x = (0.5, paid, jnp.int32(t), policy)
+            x = (paid, jnp.int32(t), policy)
             weight = targets.next_entropy_weight(weight, size, *x)
         share = shares[policy.name]
         fixed = {"explore": 0.0, "mix": paid * 0.02, "task": 0.02}

@@ -1,3 +1,4 @@
+import dataclasses
 import itertools
 
 import jax
@@ -12,16 +13,16 @@ CFG = CuriosityConfig()
 BUCKETS = 4
 
 
-def run(novelty_T, cfg=CFG, buckets=BUCKETS, novel_share=0.0):
-    """Infos [T] of a run through the given novelties; `novel_share`: [] or [T]."""
-    share_T = np.broadcast_to(np.float32(novel_share), len(novelty_T))
+def run(novelty_T, cfg=CFG, buckets=BUCKETS, novel_share=0.0, stake=1.0):
+    """Infos [T] of a run through the given novelties; `novel_share` and `stake`: [] or [T]."""
+    given = (np.broadcast_to(np.float32(x), len(novelty_T)) for x in (novel_share, stake))
 
     def step(state, x):
         return drive.update(state, *x, cfg, buckets)
 
     start = drive.init(buckets)
     run_through = jax.jit(lambda x: jax.lax.scan(step, start, x))
-    return run_through((jnp.asarray(novelty_T, jnp.float32), jnp.asarray(share_T)))[1]
+    return run_through((jnp.asarray(novelty_T, jnp.float32), *map(jnp.asarray, given)))[1]
 
 
 def numpy_run(novelty_T, cfg=CFG):
@@ -74,7 +75,8 @@ def test_competence_and_boredom_do_not_depend_on_the_scale_of_novelty(scale):
 @pytest.mark.parametrize("scale", [1e-4, 1.0, 1e4])
 def test_relative_novelty_has_mean_one_and_no_scale(scale):
     novelty = jnp.asarray([0.5, 1.0, 1.5])
-    state, _ = drive.update(drive.init(3), scale * novelty.mean(), jnp.float32(0), CFG, 3)
+    mean = scale * novelty.mean()
+    state, _ = drive.update(drive.init(3), mean, jnp.float32(0), jnp.float32(1), CFG, 3)
     np.testing.assert_allclose(drive.relative(scale * novelty, state), novelty, rtol=1e-6)
 
 
@@ -164,11 +166,24 @@ def test_nothing_is_boring_while_much_is_novel():
     assert run(novelty_T, novel_share=limit).boredom[-1] > 0.3
 
 
+def test_boredom_rises_in_proportion_to_what_is_at_stake():
+    calm_T = np.ones(CFG.warmup + 400)
+    none, half, full = (run(calm_T, stake=x).boredom[-1] for x in (0.0, 0.5, 1.0))
+    assert none == 0 and float(half) == pytest.approx(float(full) / 2, rel=1e-3) and full > 0.3
+
+
+def test_boredom_falls_as_fast_where_nothing_is_at_stake():
+    cfg = dataclasses.replace(CFG, warmup=0, boredom_up=0.5)
+    novelty_T = np.concatenate([np.ones(20), 2.0 ** np.arange(20)])
+    stake_T = np.repeat([1.0, 0.0], 20)
+    assert run(novelty_T, cfg, stake=stake_T).boredom[-1] == run(novelty_T, cfg).boredom[-1]
+
+
 def test_what_counts_as_novel_is_a_share_of_the_largest_mean():
     novelty_T = jnp.asarray([1.0, 3.0, 2.0, 0.5, 0.1])
     state, fast = drive.init(BUCKETS), []
     for x in novelty_T:
-        state, _ = drive.update(state, x, jnp.float32(0), CFG, BUCKETS)
+        state, _ = drive.update(state, x, jnp.float32(0), jnp.float32(1), CFG, BUCKETS)
         fast.append(float(state.fast))
     assert float(drive.novel_from(state)) == pytest.approx(drive.NOVEL * max(fast))
 
@@ -205,5 +220,6 @@ def test_the_state_keeps_its_dtypes():
     with jax.enable_x64(True):
         for dtype in (jnp.float32, jnp.float64):
             state = drive.init(BUCKETS, dtype)
-            after, _ = drive.update(state, jnp.float64(0.1), jnp.float64(0), CFG, BUCKETS)
+            given = (jnp.float64(x) for x in (0.1, 0, 1))
+            after, _ = drive.update(state, *given, CFG, BUCKETS)
             assert [x.dtype for x in after] == [x.dtype for x in state]

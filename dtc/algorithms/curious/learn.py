@@ -160,6 +160,7 @@ def learn(
         learner.curiosity,
         scalars["curiosity/novelty"],
         scalars["curiosity/novel_share"],
+        stake(paid, agent),
         agent.curiosity,
         len(agent.dream.horizons),
     )
@@ -260,6 +261,16 @@ def shortened(
     return {name: networks | {"actor": actor(name)} for name, networks in new.items()}
 
 
+def stake(paid: dict[str, Array], agent: Agent) -> Array:
+    """[] in [0, 1]: how much the acting policy has to seek besides novelty, see `drive.update`.
+
+    A reward-free policy acts for the sake of the one that learns the task from its data: it may be
+    bored whatever it has found.
+    """
+    acting = agent.policies[0]
+    return jnp.ones(()) if acting.is_relative else paid[acting.name]
+
+
 def norms(steps: dict[str, OptimizerInfo]) -> Metrics:
     """Norms of gradients and of steps, without those of this device's members."""
     shown = [(name, steps[name]) for name in ("trunk", "behaviour")]
@@ -271,11 +282,10 @@ def entropy_weights(
     update: Array, learner: Learner, scalars: Metrics, paid: dict[str, Array], agent: Agent
 ) -> dict[str, Array]:
     """The entropy weight of each policy in the next update."""
-    boredom = learner.curiosity.boredom
 
     def one(policy: Policy) -> Array:
         weight, advantage = learner.entropy[policy.name], scalars[f"{policy.name}/advantage"]
-        return next_entropy_weight(weight, advantage, boredom, paid[policy.name], update, policy)
+        return next_entropy_weight(weight, advantage, paid[policy.name], update, policy)
 
     return {policy.name: one(policy) for policy in agent.policies}
 
