@@ -59,7 +59,7 @@ def update(
     depend on the scale of novelty. An update is boring if neither is both material (above
     `curiosity.threshold`) and significant (above ERRORS standard errors), so that nothing is being
     learned and nothing new is being met, and if few of the new data are novel. Boredom rises in
-    boring updates and falls in others. While novelty is all that there is to seek, none of it is boring.
+    boring updates and falls in others. While novelty is all there is to seek, none of it is boring.
 
     Args:
       novelty: [] mean novelty of the replayed frontier half, over all devices.

@@ -34,7 +34,8 @@ SETTINGS = SIZES | {
     "run__collect_steps": 2,
     "precision__compute": "float64",
     "precision__param": "float64",
-    # Boredom rises from the third update on, and the horizon falls before the last one.
+    # Boredom rises from the third update on, and the horizon falls before the last one: in
+    # `explore`, since nothing pays yet and the reward-free policy alone is bored all the same.
     "curiosity__threshold": 10.0,
     "curiosity__novel_share": 1.0,
     "curiosity__warmup": 2,
@@ -134,7 +135,7 @@ def test_the_golden_run_has_wrapped_its_ring_and_changed_its_horizon():
     assert SETTINGS["replay__prefill"] + 2 * UPDATES > SETTINGS["replay__slots"]
     for mode, run in json.loads(GOLDEN.read_text()).items():
         horizons = {run[f"update {i}"]["curiosity/horizon"] for i in range(UPDATES)}
-        assert horizons == {2.0, 4.0}, mode
+        assert horizons == ({2.0, 4.0} if mode == "explore" else {4.0}), mode
         assert all(np.isfinite(x) for part in run.values() for x in part.values())
 
 
