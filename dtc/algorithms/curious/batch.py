@@ -55,9 +55,7 @@ def sample(draws: Draws, learner: Learner, stored: Ring, agent: Agent) -> Batch:
     rows = rows._replace(reward=rows.reward / unit.size)
     rare = shares = None
     if learner.seen is not None:
-        index = rarity.buckets(rarity.flat(obs, (name for name, _ in agent.trunk.encoded)))
-        rare = rarity.rarity(learner.seen, index)
-        shares = rarity.shares(index, learner.seen.dtype)
+        rare = learner.seen
     return Batch(
         rows=rows,
         encoded=encoded,

@@ -78,6 +78,9 @@ def gradients(
         trunk_loss, batch=batch, uniform=observe_noise(draws, batch, agent), agent=agent
     )
     out, pull_back, (seen, terms) = jax.vjp(loss_fn, params.trunk, has_aux=True)
+    terms = dict(terms)
+    index = terms.pop("_index", None)
+    shares = None if index is None else rarity.shares(index, learner.seen.dtype)
     scalars: Scalars = {f"loss/{name}": x.mean() for name, x in terms.items()}
     scalars["loss/trunk"] = out.loss
     cut = ends.count(terms["cont"], batch.rows.terminated, agent.dream.end)
@@ -120,7 +123,7 @@ def gradients(
     (trunk,) = pull_back(to_trunk)
     scalars |= member_scalars | latent_scalars(seen)
     away = normalizer.deviations(learner.normalizer, batch.encoded)
-    local = Gradients(trunk, members, behaviour, away, batch.shares)
+    local = Gradients(trunk, members, behaviour, away, shares)
     return reduce_gradients(local, sums.weight), UpdateInfo(seen, batch, ranges, scalars)
 
 

@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+import jax.numpy as jnp
 from jax import lax
 
 from dtc.algorithms.curious.agent import Agent
@@ -12,7 +13,9 @@ from dtc.core.numerics import masked_sum
 from dtc.core.types import Array, Latent, PyTree
 from dtc.world_model import ensemble, losses, rssm
 from dtc.world_model.ensemble import MemberBatch, MemberSums, Transitions
+from dtc.curiosity import rarity
 from dtc.world_model.imagination import flatten
+from dtc.world_model.latent import Feature
 from dtc.world_model.rssm import Observed
 
 Scalars = dict[str, Array | Mean]
@@ -33,16 +36,25 @@ def trunk_loss(
     seen = rssm.observe(
         agent.trunk, trunk, batch.obs, batch.previous, batch.first, batch.context, uniform
     )
+    rare = index = None
+    if batch.rarity is not None:
+        expected = Feature(
+            seen.deter.astype(agent.precision.compute),
+            jnp.exp(seen.log_prior).astype(agent.precision.compute),
+        )
+        still = lax.stop_gradient(losses.decode(agent.trunk, trunk, expected))
+        index = rarity.buckets(rarity.flat(still, (name for name, _ in agent.trunk.encoded)))
+        rare = rarity.rarity(batch.rarity, index)
     terms = losses.losses(
         agent.trunk,
         trunk,
         seen,
         batch.obs,
         batch.rows,
-        rarity=batch.rarity,
+        rarity=rare,
         earlier=batch.earlier,
     )
-    return TrunkOut(losses.total(terms, agent.model), seen.deter, seen.stoch), (seen, terms)
+    return TrunkOut(losses.total(terms, agent.model), seen.deter, seen.stoch), (seen, terms if index is None else terms | {"_index": index})
 
 
 def member_gradients(
