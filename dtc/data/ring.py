@@ -199,7 +199,11 @@ def draw(ring: Ring, keys_B: Key, id_B: Array, cfg: ReplayConfig) -> SampleIndex
 
 def sample(ring: Ring, keys_B: Key, id_B: Array, cfg: ReplayConfig) -> Sample:
     """Samples sequences of T rows with the row before each; arguments as in `draw`."""
-    index = draw(ring, keys_B, id_B, cfg)
+    return read(ring, draw(ring, keys_B, id_B, cfg), cfg)
+
+
+def read(ring: Ring, index: SampleIndex, cfg: ReplayConfig) -> Sample:
+    """The sequences at these places."""
     slot_TB = (index.slot[None] + jnp.arange(cfg.length + 1)[:, None]) % ring.rows.shape[0]
     rows_TB = ring.layout.row.unpack(_gather(ring.rows, slot_TB, index.env[None]))
     latents_B = None

@@ -39,7 +39,9 @@ def sample(draws: Draws, learner: Learner, stored: Ring, agent: Agent) -> Batch:
     """Samples this device's share of the update's sequences."""
     ids_B = mesh.global_ids(agent.replay.batch // mesh.num_devices())
     keys_B = draws.keys(Purpose.REPLAY_SAMPLE, ids_B)
-    rows, context, sampled = ring.sample(stored, keys_B, ids_B, agent.replay)
+    rows, context, sampled = ring.read(
+        stored, choose(learner, stored, keys_B, ids_B, agent), agent.replay
+    )
     actions = agent.action_input(rows.action)
     rows = jax.tree.map(lambda x: x[1:], rows)
     first = rows.first
@@ -72,6 +74,31 @@ def sample(draws: Draws, learner: Learner, stored: Ring, agent: Agent) -> Batch:
         shares=shares,
         earlier=earlier_rows(draws, ids_B, rows.first) if agent.trunk.has_recall else None,
     )
+
+
+CANDIDATES = 8
+
+
+def choose(learner: Learner, stored: Ring, keys_B, ids_B, agent: Agent) -> SampleIndex:
+    """Of the episodic half the rarest of some candidates."""
+    first = ring.draw(stored, keys_B, ids_B, agent.replay)
+    if learner.seen is None:
+        return first
+    seen = learner.seen
+
+    def candidate(k):
+        keys = jax.vmap(lambda key: jax.random.fold_in(key, k))(keys_B)
+        index = ring.draw(stored, keys, ids_B, agent.replay)
+        rows = jax.tree.map(lambda x: x[1:], ring.read(stored, index, agent.replay).rows)
+        encoded = rssm.encode_batch(agent.spec, rows.obs, 2)
+        obs = rssm.inputs(learner.normalizer, encoded, rows.action_mask)
+        hashed = rarity.buckets(rarity.flat(obs, (name for name, _ in agent.trunk.encoded)))
+        return index, rarity.rarity(seen, hashed).max(0)
+
+    index, score_KB = jax.lax.map(candidate, jnp.arange(CANDIDATES))
+    best_B = score_KB.argmax(0)
+    best = jax.tree.map(lambda x: x[best_B, jnp.arange(x.shape[1])], index)
+    return jax.tree.map(lambda a, b: jnp.where(first.is_frontier, a, b), first, best)
 
 
 def earlier_rows(draws: Draws, ids_B: Array, first_TB: Array) -> Array:
