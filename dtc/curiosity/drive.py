@@ -59,12 +59,12 @@ def update(
     depend on the scale of novelty. An update is boring if neither is both material (above
     `curiosity.threshold`) and significant (above ERRORS standard errors), so that nothing is being
     learned and nothing new is being met, and if few of the new data are novel. Boredom rises in
-    boring updates and falls in others. While novelty is all there is to seek, none of it is boring.
+    boring updates and falls in others. It does not rise while the task pays nothing.
 
     Args:
       novelty: [] mean novelty of the replayed frontier half, over all devices.
       novel_share: [] share of its transitions whose novelty is above `novel_from(state)`.
-      stake: [] in [0, 1], how much there is to turn to instead; boredom rises in proportion.
+      stake: [] in [0, 1], how much the task pays; multiplies the rise of boredom.
     """
     dtype, t = state.fast.dtype, state.updates + 1
     fast = ema_from_start(state.fast, novelty, cfg.fast_rate, t).astype(dtype)

@@ -262,10 +262,9 @@ def shortened(
 
 
 def stake(paid: dict[str, Array], agent: Agent) -> Array:
-    """[] in [0, 1]: how much the acting policy has to seek besides novelty, see `drive.update`.
+    """[] in [0, 1]: how much the acting policy earns from the task, see `drive.update`.
 
-    A reward-free policy acts for the sake of the one that learns the task from its data: it may be
-    bored whatever it has found.
+    It is 1 for a reward-free policy. That one never earns anything, and would never be bored.
     """
     acting = agent.policies[0]
     return jnp.ones(()) if acting.is_relative else paid[acting.name]
