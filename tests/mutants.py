@@ -706,6 +706,13 @@ MUTANTS = (
         "test_novelty_in_dreams_is_disagreement_times_the_predicted_rarity",
     ),
     Mutant(
+        "rows_are_hashed_by_what_comes",
+        f"{AGENT}/model.py",
+        "seen.foretold(agent.precision)",
+        "seen.feature(agent.precision)",
+        "test_a_row_is_hashed_by_what_is_expected_and_not_by_what_comes",
+    ),
+    Mutant(
         "rows_are_never_counted",
         f"{AGENT}/learn.py",
         "learner.seen, grads.shares),",

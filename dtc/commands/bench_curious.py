@@ -14,6 +14,7 @@ from dtc.algorithms.curious.algorithm import make_agent
 from dtc.algorithms.curious.batch import Batch
 from dtc.algorithms.curious.dreams import Starts
 from dtc.algorithms.curious.learn import Gradients, UpdateInfo
+from dtc.algorithms.curious.model import TrunkInfo
 from dtc.commands.timing import Held, Timed
 from dtc.core import normalizer
 from dtc.core.keys import Draws
@@ -36,14 +37,15 @@ def parts(held: Held, program: Program) -> dict[str, Timed]:
     compiled = {stage: jit(stage) for stage in stages}
     carrier = held.carrier
     batch = jit(sample)(carrier)
-    seen, terms, trunk_grads = compiled[world_model](carrier, batch)
+    info, trunk_grads = compiled[world_model](carrier, batch)
+    seen, terms = info.seen, info.terms
     member_grads = compiled[members](carrier, seen, terms, batch)[0]
     starts = jit(choose_starts)(carrier, seen, batch)
     dreamed = compiled[dream](carrier, starts)
     lessons = compiled[actor_critics](carrier, starts, dreamed)
     behaviour = {name: lesson.gradients for name, lesson in lessons.items()}
     away = normalizer.deviations(carrier.learner.normalizer, batch.encoded)
-    grads = Gradients(trunk_grads, member_grads, behaviour, away, batch.shares)
+    grads = Gradients(trunk_grads, member_grads, behaviour, away, info.shares)
     returns = {name: lesson.start_return for name, lesson in lessons.items()}
 
     def timed(stage: Callable[..., PyTree], *given: PyTree) -> Timed:
@@ -72,15 +74,13 @@ def sample(carrier: Carrier, agent: Agent) -> Batch:
     return batches.sample(draws_of(carrier), carrier.learner, carrier.replay, agent)
 
 
-def world_model(
-    carrier: Carrier, batch: Batch, agent: Agent
-) -> tuple[Observed, dict[str, jax.Array], PyTree]:
+def world_model(carrier: Carrier, batch: Batch, agent: Agent) -> tuple[TrunkInfo, PyTree]:
     """Posterior states, loss terms and the gradient of the trunk."""
     noise = batches.observe_noise(draws_of(carrier), batch, agent)
     loss_fn = partial(model.trunk_loss, batch=batch, uniform=noise, agent=agent)
-    out, pull_back, (seen, terms) = jax.vjp(loss_fn, carrier.learner.params.trunk, has_aux=True)
+    out, pull_back, info = jax.vjp(loss_fn, carrier.learner.params.trunk, has_aux=True)
     (grads,) = pull_back(jax.tree.map(jnp.ones_like, out))
-    return seen, terms, grads
+    return info, grads
 
 
 def members(carrier: Carrier, seen: Observed, terms: PyTree, batch: Batch, agent: Agent) -> PyTree:

@@ -47,7 +47,7 @@ def buckets(x: Array) -> Array:
     return (cell * trailing(jnp.asarray(factors), cell)).sum(-1) % BUCKETS
 
 
-def shares(index: Array, dtype: jnp.dtype = jnp.float32) -> Array:
+def shares(index: Array, dtype: jnp.dtype) -> Array:
     """[TABLES, BUCKETS] share of the rows in each bucket, from their `buckets` [..., TABLES]."""
     index = index.reshape(-1, TABLES)
     none = mesh.vary(jnp.zeros((TABLES, BUCKETS), dtype))

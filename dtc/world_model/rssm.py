@@ -200,6 +200,11 @@ class Observed(NamedTuple):
         """The Feature that the heads read, [T, B, ...]."""
         return Feature(self.deter.astype(precision.compute), self.stoch.astype(precision.compute))
 
+    def foretold(self, precision: Precision) -> Feature:
+        """The same before the rows' observations are read: z is its mean under the prior."""
+        mean = jnp.exp(self.log_prior)
+        return Feature(self.deter.astype(precision.compute), mean.astype(precision.compute))
+
 
 def make_trunk(
     cfg: RSSMConfig, spec: EnvSpec, precision: Precision, has_rarity: bool = False

@@ -302,23 +302,23 @@ class Scene:
 
     @property
     def trunk_loss_fn(self):
-        """(trunk, batch, uniform) -> (out, (seen, terms))."""
+        """(trunk, batch, uniform) -> (out, TrunkInfo)."""
         return self.compiled(model.trunk_loss)
 
     @cached_property
     def trunk_loss(self):
-        """The differentiable outputs, and (the trunk's posterior states, loss terms)."""
+        """The differentiable outputs and the TrunkInfo."""
         return self.trunk_loss_fn(self.params.trunk, self.batch, self.uniform)
 
     @property
     def seen(self):
         """The trunk's posterior states."""
-        return self.trunk_loss[1][0]
+        return self.trunk_loss[1].seen
 
     @property
     def terms(self):
         """The trunk's loss terms, [T, B]."""
-        return self.trunk_loss[1][1]
+        return self.trunk_loss[1].terms
 
     @property
     def members_fn(self):

@@ -33,6 +33,7 @@ from dtc.training.algorithm import Acted, ActKeys, Algorithm, Seen
 from dtc.training.carrier import Machine
 from dtc.training.evaluation import Outcome, Trace
 from dtc.world_model import ends, ensemble, imagination, rssm
+from dtc.world_model import losses as trunk_losses
 from dtc.world_model.ends import Ends
 from dtc.world_model.ensemble import Transitions
 from tests.algorithms.scene import (
@@ -182,7 +183,7 @@ def test_acting_and_learning_find_the_same_posterior_with_the_same_draws():
     time = time_of(index.slot)  # of the context rows
     keys = jax.random.split(jax.random.key(1), B)
     uniform = jax.vmap(lambda k: jax.random.uniform(k, (s.agent.model.groups,)))(keys)
-    _, (learned, _) = s.trunk_loss_fn(s.params.trunk, s.batch, s.uniform.at[0].set(uniform))
+    _, (learned, *_) = s.trunk_loss_fn(s.params.trunk, s.batch, s.uniform.at[0].set(uniform))
     obs = {name: jnp.asarray(x[time + 1, index.env]) for name, x in ROWS.obs.items()}
     first = jnp.asarray(ROWS.first[time + 1, index.env])
     seen = seen_at(obs, first, jnp.asarray(ROWS.action[time, index.env]))
@@ -314,7 +315,7 @@ def test_an_episode_does_not_depend_on_the_one_before_it():
 
     def seen(first, batch):
         batch = batch._replace(first=batch.first.at[1:].set(False).at[begin].set(first))
-        return s.trunk_loss_fn(s.params.trunk, batch, s.uniform)[1][0]
+        return s.trunk_loss_fn(s.params.trunk, batch, s.uniform)[1].seen
 
     other = s.batch._replace(
         obs={name: jnp.where(before, x + 1, x) for name, x in s.batch.obs.items()},
@@ -334,7 +335,7 @@ def test_heads_learn_the_targets_of_their_own_row(field, term):
     x = getattr(s.batch.rows, field)
     changed = x.at[t, b].set(~x[t, b] if x.dtype == bool else x[t, b] + 7)
     batch = s.batch._replace(rows=s.batch.rows._replace(**{field: changed}))
-    terms = s.trunk_loss_fn(s.params.trunk, batch, s.uniform)[1][1]
+    terms = s.trunk_loss_fn(s.params.trunk, batch, s.uniform)[1].terms
     for name, before in s.terms.items():
         where = np.argwhere(np.asarray(terms[name] != before)).tolist()
         assert where == ([[t, b]] if name == term else []), name
@@ -343,7 +344,7 @@ def test_heads_learn_the_targets_of_their_own_row(field, term):
 def test_truncation_does_not_train_the_continue_head():
     s = scene()
     batch = s.batch._replace(rows=s.batch.rows._replace(truncated=~s.batch.rows.truncated))
-    assert_equal(s.trunk_loss_fn(s.params.trunk, batch, s.uniform)[1][1], s.terms)
+    assert_equal(s.trunk_loss_fn(s.params.trunk, batch, s.uniform)[1].terms, s.terms)
 
 
 def replay_value(s: Scene, start_return=None):
@@ -605,11 +606,35 @@ def test_novelty_in_dreams_is_disagreement_times_the_predicted_rarity():
 
 def test_rows_are_rare_by_what_was_replayed_before_and_then_counted():
     s = scene()
-    x = rarity.flat(s.batch.obs, [name for name, _ in s.agent.trunk.encoded])
-    index = rarity.buckets(x)
-    np.testing.assert_allclose(s.batch.rarity, rarity.rarity(s.learner.seen, index), rtol=1e-5)
-    assert np.ptp(np.asarray(s.batch.rarity)) > 0.1
-    np.testing.assert_allclose(s.gradients.shares, rarity.shares(index), rtol=1e-5, atol=1e-7)
+    seen = s.seen
+
+    @jax.jit
+    def heads(trunk):
+        expected = dreams.Feature(seen.deter, jnp.exp(seen.log_prior))
+        obs = trunk_losses.decode(s.agent.trunk, trunk, expected)
+        feature, variables = seen.feature(Precision()), {"params": trunk}
+        log = s.agent.trunk.apply(variables, feature, method="log_rarity")
+        return rarity.buckets(rarity.flat(obs, obs)), log
+
+    index, log = heads(s.params.trunk)
+    rare = rarity.rarity(s.learner.seen, index)
+    assert np.ptp(np.asarray(rare)) > 0.1
+    np.testing.assert_allclose(s.terms["rarity"], np.square(log - np.log(rare)), rtol=1e-4)
+    shares = rarity.shares(index, jnp.float32)
+    np.testing.assert_allclose(s.gradients.shares, shares, rtol=1e-5, atol=1e-7)
+
+
+def test_a_row_is_hashed_by_what_is_expected_and_not_by_what_comes():
+    s = scene()
+
+    def shares(row):
+        obs = {name: x.at[row].set(jnp.roll(x[row], 1, 0)) for name, x in s.batch.obs.items()}
+        batch = s.batch._replace(obs=obs)
+        return s.trunk_loss_fn(s.params.trunk, batch, s.uniform)[1].shares
+
+    same = s.trunk_loss[1].shares
+    np.testing.assert_array_equal(shares(T - 1), same)
+    assert differ(shares(0), same)  # what comes changes what is expected next
 
 
 def test_the_trunk_recalls_rows_of_the_same_episode_in_the_same_sequence():

@@ -40,7 +40,7 @@ def test_the_control_error_trains_members_on_the_model_s_error():
         draws = Draws(carrier.root, carrier.update)
         batch = sample(draws, carrier.learner, carrier.replay, agent)
         noise = observe_noise(draws, batch, agent)
-        _, (seen, terms) = model.trunk_loss(carrier.learner.params.trunk, batch, noise, agent)
+        _, (seen, terms, _) = model.trunk_loss(carrier.learner.params.trunk, batch, noise, agent)
         return agent.novelty.targets(seen.log_post, terms), terms
 
     targets, terms = jax.device_get(jax.jit(first_update)(program.init(jnp.uint32(0))))

@@ -1,3 +1,5 @@
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -6,6 +8,8 @@ import pytest
 from dtc.curiosity import rarity
 
 RNG = np.random.default_rng(0)
+
+shares = partial(rarity.shares, dtype=jnp.float32)
 
 
 def one_hot(*ids, num=400):
@@ -18,7 +22,7 @@ def shared(a, b):
 
 
 def counted(x):
-    return rarity.follow(rarity.init(jnp.float32), rarity.shares(rarity.buckets(x)), jnp.int32(0))
+    return rarity.follow(rarity.init(jnp.float32), shares(rarity.buckets(x)), jnp.int32(0))
 
 
 def test_near_vectors_share_most_buckets_and_far_ones_hardly_any():
@@ -56,14 +60,14 @@ def test_what_was_never_seen_has_the_largest_rarity_and_without_data_all_have_on
 def test_shares_sum_to_one_and_those_of_halves_have_the_whole_as_their_mean():
     x = jnp.asarray(RNG.standard_normal((8, 6, 4)), jnp.float32)
     index = rarity.buckets(x)
-    whole = rarity.shares(index)
+    whole = shares(index)
     np.testing.assert_allclose(whole.sum(-1), 1.0, rtol=1e-5)
-    halves = (rarity.shares(index[:, :3]) + rarity.shares(index[:, 3:])) / 2
+    halves = (shares(index[:, :3]) + shares(index[:, 3:])) / 2
     np.testing.assert_allclose(whole, halves, rtol=1e-5)
 
 
 def test_shares_follow_new_rows_slowly():
-    first, second = (rarity.shares(rarity.buckets(one_hot(i))) for i in (0, 1))
+    first, second = (shares(rarity.buckets(one_hot(i))) for i in (0, 1))
     seen = rarity.follow(rarity.init(jnp.float32), first, jnp.int32(0))
     seen = rarity.follow(seen, second, jnp.int32(10_000))
     np.testing.assert_allclose(seen, (1 - rarity.RATE) * first + rarity.RATE * second, rtol=1e-5)

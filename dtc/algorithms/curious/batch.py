@@ -12,7 +12,6 @@ from dtc.core import mesh, reward_unit
 from dtc.core.keys import Draws
 from dtc.core.reward_unit import RewardUnit
 from dtc.core.types import Array, Latent, Purpose, Row
-from dtc.curiosity import rarity
 from dtc.data import ring
 from dtc.data.ring import Ring, SampleIndex
 from dtc.world_model import latent, rssm
@@ -30,8 +29,7 @@ class Batch(NamedTuple):
     context: Latent  # at row 0, [B, ...]
     sampled: SampleIndex
     unit: RewardUnit  # of rewards, with those of this batch
-    rarity: Array | None  # [T, B] of each row, if novelty depends on it
-    shares: Array | None  # of this device's rows in the buckets of their hashes, likewise
+    replayed: Array | None  # shares of hashed rows before this batch, if novelty depends on rarity
     earlier: Array | None  # [T, B] a row of the episode that the trunk is to recall at each, or it
 
 
@@ -53,11 +51,6 @@ def sample(draws: Draws, learner: Learner, stored: Ring, agent: Agent) -> Batch:
     if agent.behaviour.reward_unit:
         unit = reward_unit.follow(unit, rows.reward, draws.update)
     rows = rows._replace(reward=rows.reward / unit.size)
-    rare = shares = None
-    if learner.seen is not None:
-        index = rarity.buckets(rarity.flat(obs, (name for name, _ in agent.trunk.encoded)))
-        rare = rarity.rarity(learner.seen, index)
-        shares = rarity.shares(index, learner.seen.dtype)
     return Batch(
         rows=rows,
         encoded=encoded,
@@ -68,8 +61,7 @@ def sample(draws: Draws, learner: Learner, stored: Ring, agent: Agent) -> Batch:
         context=context,
         sampled=sampled,
         unit=unit,
-        rarity=rare,
-        shares=shares,
+        replayed=learner.seen,
         earlier=earlier_rows(draws, ids_B, rows.first) if agent.trunk.has_recall else None,
     )
 

@@ -56,7 +56,7 @@ class Gradients(NamedTuple):
     members: PyTree  # [E, ...]
     behaviour: dict[str, PyTree]
     deviations: Normalizer  # of the batch from the running moments
-    shares: Array | None  # of the batch's hashed observations
+    shares: Array | None  # of the batch's hashed rows
 
 
 class UpdateInfo(NamedTuple):
@@ -77,7 +77,7 @@ def gradients(
     loss_fn = partial(
         trunk_loss, batch=batch, uniform=observe_noise(draws, batch, agent), agent=agent
     )
-    out, pull_back, (seen, terms) = jax.vjp(loss_fn, params.trunk, has_aux=True)
+    out, pull_back, (seen, terms, shares) = jax.vjp(loss_fn, params.trunk, has_aux=True)
     scalars: Scalars = {f"loss/{name}": x.mean() for name, x in terms.items()}
     scalars["loss/trunk"] = out.loss
     cut = ends.count(terms["cont"], batch.rows.terminated, agent.dream.end)
@@ -120,7 +120,7 @@ def gradients(
     (trunk,) = pull_back(to_trunk)
     scalars |= member_scalars | latent_scalars(seen)
     away = normalizer.deviations(learner.normalizer, batch.encoded)
-    local = Gradients(trunk, members, behaviour, away, batch.shares)
+    local = Gradients(trunk, members, behaviour, away, shares)
     return reduce_gradients(local, sums.weight), UpdateInfo(seen, batch, ranges, scalars)
 
 

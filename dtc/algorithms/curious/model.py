@@ -10,6 +10,7 @@ from dtc.core import distributions as dist
 from dtc.core.metrics import Mean
 from dtc.core.numerics import masked_sum
 from dtc.core.types import Array, Latent, PyTree
+from dtc.curiosity import rarity
 from dtc.world_model import ensemble, losses, rssm
 from dtc.world_model.ensemble import MemberBatch, MemberSums, Transitions
 from dtc.world_model.imagination import flatten
@@ -26,23 +27,47 @@ class TrunkOut(NamedTuple):
     stoch: Array  # [T, B, S, C]
 
 
+class TrunkInfo(NamedTuple):
+    """The trunk's other results."""
+
+    seen: Observed
+    terms: dict[str, Array]  # each loss term, [T, B]
+    shares: Array | None  # of this device's rows by hash, if novelty depends on their rarity
+
+
 def trunk_loss(
     trunk: PyTree, batch: Batch, uniform: Array, agent: Agent
-) -> tuple[TrunkOut, tuple[Observed, dict[str, Array]]]:
-    """The differentiable outputs, and (the posterior states, each loss term [T, B])."""
+) -> tuple[TrunkOut, TrunkInfo]:
+    """The trunk's loss of a batch, from the posterior samples of `uniform` numbers [T, B, S]."""
     seen = rssm.observe(
         agent.trunk, trunk, batch.obs, batch.previous, batch.first, batch.context, uniform
     )
+    rare = shares = None
+    if batch.replayed is not None:
+        hashes = hashes_of(seen, trunk, agent)
+        rare = rarity.rarity(batch.replayed, hashes)
+        shares = rarity.shares(hashes, batch.replayed.dtype)
     terms = losses.losses(
         agent.trunk,
         trunk,
         seen,
         batch.obs,
         batch.rows,
-        rarity=batch.rarity,
+        rarity=rare,
         earlier=batch.earlier,
     )
-    return TrunkOut(losses.total(terms, agent.model), seen.deter, seen.stoch), (seen, terms)
+    out = TrunkOut(losses.total(terms, agent.model), seen.deter, seen.stoch)
+    return out, TrunkInfo(seen, terms, shares)
+
+
+def hashes_of(seen: Observed, trunk: PyTree, agent: Agent) -> Array:
+    """[T, B, TABLES] buckets of the observations that the prior expects, by which rows count.
+
+    Not of those that came: every frame of noise differs from all before, and would be rare.
+    """
+    expected = lax.stop_gradient(seen.foretold(agent.precision))
+    obs = losses.decode(agent.trunk, lax.stop_gradient(trunk), expected)
+    return rarity.buckets(rarity.flat(obs, obs))
 
 
 def member_gradients(
