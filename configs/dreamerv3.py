@@ -17,13 +17,14 @@ def get_config() -> ml_collections.ConfigDict:
     config.env.update(name="feeder", num_envs=16)
     config.replay.update(slots=16384, batch=16, length=64, frontier=16384)  # uniform over all rows
     config.model.update(size="1m", standardise=False, dyn_free_nats=1.0)
-    config.model.update(small_bins=False, code_scale=1.0, memory=0, reward_scale=1.0)
-    config.model.recall = 0.0
+    config.model.update(small_bins=False, code_scale=1.0, memory=0)
+    config.model.update(reward_scale=1.0, vector_scale=1.0, recall=0.0)
     config.ensemble.members = 0
     config.dream.update(starts=1024, horizons=(15,), chunk=15, end=0.0)
     config.behaviour.update(mode="task", layers=3, pool_units=0)
-    config.behaviour.update(discount=1 - 1 / 333, entropy=3e-4, slow_rate=0.02)
+    config.behaviour.update(discount=1 - 1 / 333, entropy=3e-4, box_entropy=1.0)
     config.behaviour.update(centre=False, count_ended=True, actor="normal", reward_unit=False)
+    config.behaviour.slow_rate = 0.02
     config.optimizer.update(
         model_lr=4e-5, member_lr=4e-5, actor_lr=4e-5, explore_lr=4e-5, critic_lr=4e-5
     )

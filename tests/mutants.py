@@ -660,6 +660,21 @@ MUTANTS = (
         "tests/world_model/test_trunk_losses.py",
     ),
     Mutant(
+        "vectors_weigh_as_much_as_any_other_loss",
+        "dtc/world_model/losses.py",
+        "cfg.vector_scale for name",
+        "1.0 for name",
+        "test_the_total_is_the_mean_of_the_scaled_terms",
+        "tests/world_model/test_trunk_losses.py",
+    ),
+    Mutant(
+        "entropy_weighs_as_much_in_a_box",
+        f"{AGENT}/agent.py",
+        "policy.policies(self.behaviour, self.spec.is_discrete)",
+        "policy.policies(self.behaviour, True)",
+        "test_the_entropy_of_a_box_weighs_less",
+    ),
+    Mutant(
         "another_episode_is_recalled",
         f"{AGENT}/batch.py",
         "jnp.where(first_TB, t_T1, 0)",

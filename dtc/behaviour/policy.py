@@ -36,17 +36,23 @@ class Policy:
     is_relative: bool = False  # reward-free: novelty is divided by its running mean
 
 
-def policies(cfg: BehaviourConfig) -> tuple[Policy, ...]:
-    """The policies of `cfg.mode`, the acting one first."""
+def policies(cfg: BehaviourConfig, is_discrete: bool) -> tuple[Policy, ...]:
+    """The policies of `cfg.mode`, the acting one first.
+
+    Entropy weighs less in a box: one small push changes the value of the next state little, much
+    less than the returns of two dreams differ.
+    """
+    factor = 1.0 if is_discrete else cfg.box_entropy
+    entropy, seeking = factor * cfg.entropy, factor * cfg.explore_entropy
     extrinsic = Reward("extrinsic", 1.0, cfg.discount, EXTRINSIC_FLOOR)
     intrinsic = Reward(
         "intrinsic", cfg.intrinsic_weight, cfg.intrinsic_discount, cfg.intrinsic_floor, fades=True
     )
     if cfg.mode == "mix":
-        return (Policy("task", (extrinsic, intrinsic), cfg.entropy, cfg.explore_entropy),)
-    task = Policy("task", (extrinsic,), cfg.entropy)
+        return (Policy("task", (extrinsic, intrinsic), entropy, seeking),)
+    task = Policy("task", (extrinsic,), entropy)
     alone = replace(intrinsic, weight=1.0, fades=False)  # a common factor would cancel
-    explore = Policy("explore", (alone,), 0.0, cfg.explore_entropy, is_relative=True)
+    explore = Policy("explore", (alone,), 0.0, seeking, is_relative=True)
     return (task,) if cfg.mode == "task" else (explore, task)
 
 

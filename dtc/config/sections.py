@@ -139,12 +139,13 @@ class RSSMConfig:
         help="longest memory of recurrent units at first, the shortest is 2; 0: 4 of all units",
     )
     recall: float = setting(
-        0.2,
-        NATURAL,
-        help="weight of the loss of earlier observations, told by the state h; 0: none",
+        0.2, NATURAL, help="weight of the loss of earlier observations, told by h; 0: none"
     )
     reward_scale: float = setting(
         10.0, POSITIVE, help="weight of the reward's loss among those of the trunk (DreamerV3: 1)"
+    )
+    vector_scale: float = setting(
+        10.0, POSITIVE, help="weight of the loss of a vector observation (DreamerV3: 1)"
     )
     dyn_free_nats: float = setting(
         0.0, NATURAL, unit="nats", help="free nats of the dynamics KL: no gradient below this value"
@@ -251,18 +252,17 @@ class BehaviourConfig:
     )
     lam: float = setting(0.95, SHARE, help="lambda of the lambda-returns")
     entropy: float = setting(3e-3, NATURAL, help="entropy weight of a policy whose task pays")
+    box_entropy: float = setting(
+        1 / 6, NATURAL, help="factor of entropy weights for continuous actions (DreamerV3: 1)"
+    )
     explore_entropy: float = setting(
-        0.3,
-        NATURAL,
-        help="entropy weight of a policy while nothing pays, in units of its mean |advantage|",
+        0.3, NATURAL, help="entropy weight while nothing pays, in units of the mean |advantage|"
     )
     intrinsic_weight: float = setting(
         0.3, NATURAL, help="weight of the intrinsic advantage in mode mix (extrinsic: 1)"
     )
     intrinsic_floor: float = setting(
-        0.1,
-        POSITIVE,
-        help="smallest divisor that scales the intrinsic advantage, beside a task that pays",
+        0.1, POSITIVE, help="smallest divisor of the intrinsic advantage, beside a task that pays"
     )
     slow_rate: float = setting(0.1, RATE, unit="per update", help="EMA rate of the slow critics")
     reward_unit: bool = setting(

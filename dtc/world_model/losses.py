@@ -5,7 +5,6 @@ from collections.abc import Mapping
 import jax.numpy as jnp
 from jax import lax, nn
 
-from dtc.config.sections import RSSMConfig
 from dtc.core import distributions as dist
 from dtc.core.numerics import accum, symexp, symlog
 from dtc.core.types import Array, PyTree, Row
@@ -124,8 +123,10 @@ def reconstruction(decoded: Array, target: Array, rank: int, is_planes: bool = F
     return cross_entropy.sum(tuple(range(cross_entropy.ndim - rank + 1, cross_entropy.ndim)))
 
 
-def total(terms: Mapping[str, Array], cfg: RSSMConfig) -> Array:
+def total(terms: Mapping[str, Array], trunk: Trunk) -> Array:
     """The trunk's loss: the mean over [T, B] of the weighted sum of all terms."""
+    cfg = trunk.cfg
     scales = {"rep": REP_SCALE, "reward": cfg.reward_scale, "recall": cfg.recall}
+    scales |= {f"obs/{name}": cfg.vector_scale for name in vector_sizes(trunk)}
     scaled = [scales.get(name, 1.0) * term.mean() for name, term in terms.items()]
     return jnp.stack(scaled).sum()

@@ -229,6 +229,18 @@ def explorer_algorithm() -> Algorithm:
     return algorithm.make(cfg, WALK.spec, Precision())
 
 
+def test_the_entropy_of_a_box_weighs_less():
+    cfg = smoke_config(**SIZES)
+
+    def entropies(is_box):
+        agent = algorithm.make_agent(cfg, walk(is_box).spec, Precision())
+        return [(p.entropy, p.seeking) for p in agent.policies]
+
+    factor = cfg.behaviour.box_entropy
+    assert factor < 1
+    np.testing.assert_allclose(entropies(True), factor * np.array(entropies(False)))
+
+
 def test_an_explorer_collects_with_its_latest_parameters():
     assert acted_by(explorer_algorithm().act).action.tolist() == [0] * N
 

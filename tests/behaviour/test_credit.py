@@ -22,7 +22,7 @@ from dtc.world_model.latent import Feature
 
 N, PULLS, BINS, UPDATES = 64, 2, 41, 30
 CFG = BehaviourConfig(mode="explore", layers=1, pool_units=0, entropy=0.0, intrinsic_floor=1.0)
-EXPLORE = policy.policies(CFG)[0]
+EXPLORE = policy.policies(CFG, True)[0]
 NET = Behaviour(CFG, 8, BINS, ("intrinsic",), 2, Precision())
 SPEC = EnvSpec("arms", {}, ArraySpec((), jnp.int32, num_classes=2), max_steps=1, encode=dict)
 START = Latent(jnp.ones((N, 1)), jnp.zeros((N, 1), jnp.uint8))

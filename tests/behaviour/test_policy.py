@@ -16,13 +16,20 @@ from tests.small_behaviour import BOX, CFG, DISCRETE, A, normal
     ("explore", {"explore": {"intrinsic": 1.0}, "task": {"extrinsic": 1.0}}),
 ])  # fmt: skip
 def test_each_mode_has_its_policies_with_the_acting_one_first(mode, expected):
-    found = policy.policies(replace(CFG, mode=mode))
+    found = policy.policies(replace(CFG, mode=mode), True)
     weights = {p.name: {r.name: r.weight for r in p.rewards} for p in found}
     assert list(weights) == list(expected) and weights == expected
     assert {r.floor for p in found for r in p.rewards if r.name == "extrinsic"} == {1.0}
     for p in found:
         assert p.entropy == (0.0 if p.name == "explore" else 0.02)
         assert p.seeking == (0.3 if "intrinsic" in expected[p.name] else 0.0)
+
+
+@pytest.mark.parametrize("mode", ["mix", "task", "explore"])
+def test_entropy_weighs_less_in_a_box(mode):
+    cfg = replace(CFG, mode=mode, box_entropy=0.25)
+    for p, same in zip(policy.policies(cfg, False), policy.policies(cfg, True), strict=True):
+        assert (p.entropy, p.seeking) == (same.entropy / 4, same.seeking / 4)
 
 
 # Actions

@@ -19,7 +19,7 @@ from tests.small_behaviour import CFG, KINDS, H, N, assert_close
 RNG = np.random.default_rng(0)
 DISCOUNTS = {"extrinsic": 0.95, "intrinsic": 0.8}
 PERCENTILES, RETURN_RATE, ENTROPY_RATE, LEAST_FLOOR = (5.0, 95.0), 0.01, 0.05, 1e-3
-(MIX,) = policies(CFG)
+(MIX,) = policies(CFG, True)
 
 
 def normal(*shape):
@@ -289,7 +289,7 @@ def test_the_entropy_weight_follows_the_advantage_as_far_as_nothing_pays(mode, p
     mean = sizes[:20].mean()  # a running mean until t = 1 / rate
     for size in sizes[20:]:
         mean += ENTROPY_RATE * (size - mean)
-    for policy in policies(replace(CFG, mode=mode)):
+    for policy in policies(replace(CFG, mode=mode), True):
         weight = jnp.float32(policy.entropy)
         for t, size in enumerate(sizes):
             x = (paid, jnp.int32(t), policy)

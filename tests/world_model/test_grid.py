@@ -241,7 +241,7 @@ def test_the_mask_is_also_learned_from_codes_of_the_prior_but_not_in_first_rows(
 def test_the_losses_have_a_term_for_each_leaf_and_reach_every_parameter():
     def loss(params):
         terms = losses.losses(TRUNK, params, *observed(params))
-        return losses.total(terms, CFG), terms
+        return losses.total(terms, TRUNK), terms
 
     grads, terms = jax.grad(loss, has_aux=True)(PARAMS)
     masks = {"mask", "mask_expected"}

@@ -251,7 +251,7 @@ def gradient():
         begin = jax.lax.cummax(jnp.where(first, jnp.arange(T)[:, None], 0), 0)
         terms = losses.losses(TRUNK, params, out, obs, ROWS, **EXTRA | {"earlier": begin})
         weighted = {name: x * weight_T[:, None] for name, x in terms.items()}
-        return losses.total(weighted, CFG)
+        return losses.total(weighted, TRUNK)
 
     return jax.jit(jax.grad(loss, (0, 1)))
 

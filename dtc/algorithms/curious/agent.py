@@ -56,7 +56,7 @@ class Agent:
     @property
     def policies(self) -> tuple[Policy, ...]:
         """The policies that learn; the first acts."""
-        return policy.policies(self.behaviour)
+        return policy.policies(self.behaviour, self.spec.is_discrete)
 
     @property
     def task(self) -> Policy:

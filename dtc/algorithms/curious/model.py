@@ -56,7 +56,7 @@ def trunk_loss(
         rarity=rare,
         earlier=batch.earlier,
     )
-    out = TrunkOut(losses.total(terms, agent.model), seen.deter, seen.stoch)
+    out = TrunkOut(losses.total(terms, agent.trunk), seen.deter, seen.stoch)
     return out, TrunkInfo(seen, terms, shares)
 
 
