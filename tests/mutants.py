@@ -728,6 +728,20 @@ MUTANTS = (
         "test_a_row_is_hashed_by_what_is_expected_and_not_by_what_comes",
     ),
     Mutant(
+        "common_states_are_replayed_more_often",
+        f"{AGENT}/batch.py",
+        "log_KB.argmax(0)",
+        "log_KB.argmin(0)",
+        "test_every_fourth_sequence_begins_in_the_rarest_of_the_drawn_states",
+    ),
+    Mutant(
+        "rows_that_were_chosen_count",
+        f"{AGENT}/model.py",
+        "jnp.broadcast_to(batch.weight, hashes.shape[:-1])",
+        "jnp.ones(hashes.shape[:-1])",
+        "test_rows_are_rare_by_what_was_replayed_before_and_then_counted",
+    ),
+    Mutant(
         "rows_are_never_counted",
         f"{AGENT}/learn.py",
         "learner.seen, grads.shares),",

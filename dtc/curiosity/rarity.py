@@ -47,11 +47,15 @@ def buckets(x: Array) -> Array:
     return (cell * trailing(jnp.asarray(factors), cell)).sum(-1) % BUCKETS
 
 
-def shares(index: Array, dtype: jnp.dtype) -> Array:
-    """[TABLES, BUCKETS] share of the rows in each bucket, from their `buckets` [..., TABLES]."""
-    index = index.reshape(-1, TABLES)
-    none = mesh.vary(jnp.zeros((TABLES, BUCKETS), dtype))
-    return none.at[jnp.arange(TABLES)[None], index].add(1.0 / index.shape[0])
+def shares(index: Array, weight: Array) -> Array:
+    """[TABLES, BUCKETS] share of the rows in each bucket, from their `buckets` [..., TABLES].
+
+    Args:
+      weight: [...] of each row, on average 1.
+    """
+    index, weight = index.reshape(-1, TABLES), weight.reshape(-1, 1)
+    none = mesh.vary(jnp.zeros((TABLES, BUCKETS), weight.dtype))
+    return none.at[jnp.arange(TABLES)[None], index].add(weight / weight.size)
 
 
 def follow(seen: Array, new: Array, update: Array) -> Array:

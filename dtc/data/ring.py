@@ -199,14 +199,22 @@ def draw(ring: Ring, keys_B: Key, id_B: Array, cfg: ReplayConfig) -> SampleIndex
 
 def sample(ring: Ring, keys_B: Key, id_B: Array, cfg: ReplayConfig) -> Sample:
     """Samples sequences of T rows with the row before each; arguments as in `draw`."""
-    index = draw(ring, keys_B, id_B, cfg)
+    return read(ring, draw(ring, keys_B, id_B, cfg), cfg)
+
+
+def read(ring: Ring, index: SampleIndex, cfg: ReplayConfig) -> Sample:
+    """The sequences of T rows at these places [B], with the row before each."""
     slot_TB = (index.slot[None] + jnp.arange(cfg.length + 1)[:, None]) % ring.rows.shape[0]
     rows_TB = ring.layout.row.unpack(_gather(ring.rows, slot_TB, index.env[None]))
-    latents_B = None
-    if ring.layout.latent is not None and ring.latents is not None:
-        slot_B = _kept(ring, index.slot)
-        latents_B = ring.layout.latent.unpack(_gather(ring.latents, slot_B, index.env))
-    return Sample(rows_TB, latents_B, index)
+    return Sample(rows_TB, context(ring, index), index)
+
+
+def context(ring: Ring, index: SampleIndex) -> PyTree | None:
+    """The latents stored with the context rows at these places [...]; None if none are stored."""
+    if ring.layout.latent is None or ring.latents is None:
+        return None
+    slot = _kept(ring, index.slot)
+    return ring.layout.latent.unpack(_gather(ring.latents, slot, index.env))
 
 
 def _gather(ring: Array, slot: Array, env: Array) -> Array:

@@ -5,6 +5,7 @@ to, which parameters a dream uses, where a gradient flows. tests/mutants.py plan
 these tests should detect.
 """
 
+import dataclasses
 from functools import cache, partial
 
 import jax
@@ -14,6 +15,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 from dtc.algorithms.curious import acting, algorithm, dreams, judging, learn
+from dtc.algorithms.curious import batch as batches
 from dtc.algorithms.curious.batch import sample
 from dtc.algorithms.curious.model import TrunkOut
 from dtc.behaviour import losses, targets
@@ -25,7 +27,7 @@ from dtc.core.metrics import Mean
 from dtc.core.nets import Precision
 from dtc.core.normalizer import Moments
 from dtc.core.numerics import ema, ema_from_start
-from dtc.core.types import Latent, TimeStep
+from dtc.core.types import Latent, Purpose, TimeStep
 from dtc.curiosity import drive, rarity
 from dtc.data import ring
 from dtc.training import evaluation, trainer
@@ -270,6 +272,39 @@ def test_evaluation_uses_the_averaged_task_policy_whichever_policy_collects(kind
 # Replay
 
 
+def test_every_fourth_sequence_begins_in_the_rarest_of_the_drawn_states():
+    s = scene()
+    ids = jnp.arange(B)
+    index, weight = s.compiled(batches.choose)(s.draws, s.learner, s.ring, ids)
+    keys = jax.vmap(partial(jax.random.split, num=batches.CANDIDATES))(
+        s.draws.keys(Purpose.REPLAY_SAMPLE, ids)
+    )
+    drawn = [ring.draw(s.ring, keys[:, k], ids, s.agent.replay) for k in range(keys.shape[1])]
+    latents = [ring.context(s.ring, one) for one in drawn]
+
+    @jax.jit
+    def log_rarity(latent):
+        variables = {"params": s.params.trunk}
+        return s.agent.trunk.apply(variables, s.agent.feature(latent), method="log_rarity")
+
+    rarest = np.stack([log_rarity(latent) for latent in latents]).argmax(0)
+    assert rarest[3] > 0
+    for b, k in enumerate([0, 0, 0, rarest[3]]):
+        assert (index.env[b], index.slot[b]) == (drawn[k].env[b], drawn[k].slot[b])
+    np.testing.assert_allclose(weight, np.array([1, 1, 1, 0]) * 4 / 3, rtol=1e-6)
+
+
+@pytest.mark.parametrize("settings", [{"replay__latents": False}, {"curiosity__rarity": False}])
+def test_without_latents_or_rarity_all_sequences_begin_anywhere(settings):
+    s = scene(**settings)
+    stored = s.ring if s.agent.replay.latents else dataclasses.replace(s.ring, latents=None)
+    ids = jnp.arange(B)
+    index, weight = s.compiled(batches.choose)(s.draws, s.learner, stored, ids)
+    keys = s.draws.keys(Purpose.REPLAY_SAMPLE, ids)
+    assert_equal(index, ring.draw(stored, keys, ids, s.agent.replay))
+    np.testing.assert_array_equal(weight, 1)
+
+
 def test_a_batch_holds_the_rows_after_a_stored_latent_with_their_previous_actions():
     s = scene()
     batch, index = s.batch, s.batch.sampled
@@ -315,7 +350,7 @@ def test_without_a_stored_latent_a_sequence_begins_like_an_episode():
     batch = s.compiled(sample)(s.draws, s.learner, stored_ring(has_latents=False))
     assert batch.first[0].all()
     assert not any(x.any() for x in jax.tree.leaves(batch.context))
-    np.testing.assert_array_equal(batch.first[1:], s.batch.rows.first[1:])
+    np.testing.assert_array_equal(batch.first[1:], batch.rows.first[1:])
 
 
 # Trunk
@@ -632,7 +667,7 @@ def test_rows_are_rare_by_what_was_replayed_before_and_then_counted():
     rare = rarity.rarity(s.learner.seen, index)
     assert np.ptp(np.asarray(rare)) > 0.1
     np.testing.assert_allclose(s.terms["rarity"], np.square(log - np.log(rare)), rtol=1e-4)
-    shares = rarity.shares(index, jnp.float32)
+    shares = rarity.shares(index, np.broadcast_to(s.batch.weight, (T, B)))
     np.testing.assert_allclose(s.gradients.shares, shares, rtol=1e-5, atol=1e-7)
 
 

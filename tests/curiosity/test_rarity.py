@@ -1,5 +1,3 @@
-from functools import partial
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,8 +7,6 @@ from dtc.curiosity import rarity
 
 RNG = np.random.default_rng(0)
 
-shares = partial(rarity.shares, dtype=jnp.float32)
-
 
 def one_hot(*ids, num=400):
     return jnp.asarray(np.eye(num, dtype=np.float32)[np.array(ids)])
@@ -19,6 +15,11 @@ def one_hot(*ids, num=400):
 def shared(a, b):
     """Share of the tables in which two rows have the same bucket."""
     return float((rarity.buckets(a) == rarity.buckets(b)).mean())
+
+
+def shares(index):
+    """The shares of rows that weigh alike."""
+    return rarity.shares(index, jnp.ones(index.shape[:-1], jnp.float32))
 
 
 def counted(x):
@@ -64,6 +65,12 @@ def test_shares_sum_to_one_and_those_of_halves_have_the_whole_as_their_mean():
     np.testing.assert_allclose(whole.sum(-1), 1.0, rtol=1e-5)
     halves = (shares(index[:, :3]) + shares(index[:, 3:])) / 2
     np.testing.assert_allclose(whole, halves, rtol=1e-5)
+
+
+def test_a_row_counts_by_its_weight():
+    index = rarity.buckets(one_hot(0, 1, 2))
+    twice = rarity.shares(index, jnp.array([2.0, 1.0, 0.0]))
+    np.testing.assert_allclose(twice, shares(index[jnp.array([0, 0, 1])]), rtol=1e-6)
 
 
 def test_shares_follow_new_rows_slowly():

@@ -16,6 +16,8 @@ from dtc.data import ring
 from dtc.data.ring import Ring, SampleIndex
 from dtc.world_model import latent, rssm
 
+CANDIDATES = 8  # places drawn for a sequence that is to begin in a rare state
+
 
 class Batch(NamedTuple):
     """Replayed sequences, time-major: rows 1..T, and the latent and action of row 0 (context)."""
@@ -30,14 +32,15 @@ class Batch(NamedTuple):
     sampled: SampleIndex
     unit: RewardUnit  # of rewards, with those of this batch
     replayed: Array | None  # shares of hashed rows before this batch, if novelty depends on rarity
+    weight: Array  # [B] of each sequence in these shares, on average 1
     earlier: Array | None  # [T, B] a row of the episode that the trunk is to recall at each, or it
 
 
 def sample(draws: Draws, learner: Learner, stored: Ring, agent: Agent) -> Batch:
     """Samples this device's share of the update's sequences."""
     ids_B = mesh.global_ids(agent.replay.batch // mesh.num_devices())
-    keys_B = draws.keys(Purpose.REPLAY_SAMPLE, ids_B)
-    rows, context, sampled = ring.sample(stored, keys_B, ids_B, agent.replay)
+    index, weight_B = choose(draws, learner, stored, ids_B, agent)
+    rows, context, sampled = ring.read(stored, index, agent.replay)
     actions = agent.action_input(rows.action)
     rows = jax.tree.map(lambda x: x[1:], rows)
     first = rows.first
@@ -62,8 +65,36 @@ def sample(draws: Draws, learner: Learner, stored: Ring, agent: Agent) -> Batch:
         sampled=sampled,
         unit=unit,
         replayed=learner.seen,
+        weight=weight_B,
         earlier=earlier_rows(draws, ids_B, rows.first) if agent.trunk.has_recall else None,
     )
+
+
+def choose(
+    draws: Draws, learner: Learner, stored: Ring, ids_B: Array, agent: Agent
+) -> tuple[SampleIndex, Array]:
+    """The places of the update's sequences, and their weights [B] in the shares of hashed rows.
+
+    Of the episodic sequences every other one begins in the rarest of several states, so that what
+    was met a few times is replayed, and dreamed from, before it is forgotten. These do not count as
+    replayed: rare states would stop being rare. Only where a sequence begins is chosen. What
+    follows is as probable as ever, so that the model's probabilities keep their values.
+    """
+    keys_B = draws.keys(Purpose.REPLAY_SAMPLE, ids_B)
+    even_B = jnp.ones(ids_B.shape, agent.precision.param)
+    if learner.seen is None or stored.latents is None:
+        return ring.draw(stored, keys_B, ids_B, agent.replay), even_B
+    keys_KB = jax.vmap(lambda key: jax.random.split(key, CANDIDATES), out_axes=1)(keys_B)
+    index_KB = jax.vmap(lambda keys_B: ring.draw(stored, keys_B, ids_B, agent.replay))(keys_KB)
+    latent_KB = ring.context(stored, index_KB)
+    assert latent_KB is not None
+    variables = {"params": learner.params.trunk}
+    log_KB = agent.trunk.apply(variables, agent.feature(latent_KB), method="log_rarity")
+    is_chosen_B = ids_B % 4 == 3
+    best_B = jnp.where(is_chosen_B, log_KB.argmax(0), 0)
+    counted = agent.replay.batch - agent.replay.batch // 4
+    weight_B = jnp.where(is_chosen_B, 0, agent.replay.batch / counted * even_B)
+    return jax.tree.map(lambda x: x[best_B, jnp.arange(ids_B.shape[0])], index_KB), weight_B
 
 
 def earlier_rows(draws: Draws, ids_B: Array, first_TB: Array) -> Array:

@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+import jax.numpy as jnp
 from jax import lax
 
 from dtc.algorithms.curious.agent import Agent
@@ -46,7 +47,7 @@ def trunk_loss(
     if batch.replayed is not None:
         hashes = hashes_of(seen, trunk, agent)
         rare = rarity.rarity(batch.replayed, hashes)
-        shares = rarity.shares(hashes, batch.replayed.dtype)
+        shares = rarity.shares(hashes, jnp.broadcast_to(batch.weight, hashes.shape[:-1]))
     terms = losses.losses(
         agent.trunk,
         trunk,
