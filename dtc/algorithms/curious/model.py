@@ -45,8 +45,8 @@ def trunk_loss(
     )
     rare = shares = None
     if batch.replayed is not None:
-        hashes = hashes_of(seen, trunk, agent)
-        rare = rarity.rarity(batch.replayed, hashes)
+        hashes = hashes_of(seen, batch, trunk, agent)
+        rare = jnp.exp(jnp.log(rarity.rarity(batch.replayed, hashes)).mean(0))
         shares = rarity.shares(hashes, jnp.broadcast_to(batch.weight, hashes.shape[:-1]))
     terms = losses.losses(
         agent.trunk,
@@ -61,14 +61,17 @@ def trunk_loss(
     return out, TrunkInfo(seen, terms, shares)
 
 
-def hashes_of(seen: Observed, trunk: PyTree, agent: Agent) -> Array:
-    """[T, B, TABLES] buckets of the observations that the prior expects, by which rows count.
+def hashes_of(seen: Observed, batch: Batch, trunk: PyTree, agent: Agent) -> Array:
+    """[2, T, B, TABLES] buckets of each row's observation as it came, and as the prior expected it.
 
-    Not of those that came: every frame of noise differs from all before, and would be rare.
+    A row is as rare as the geometric mean of both. By what came alone noise would be rare, since
+    each frame of it differs from all before. By what was expected alone nothing would be, as long
+    as the model expects the same everywhere.
     """
-    expected = lax.stop_gradient(seen.foretold(agent.precision))
-    obs = losses.decode(agent.trunk, lax.stop_gradient(trunk), expected)
-    return rarity.buckets(rarity.flat(obs, obs))
+    before = lax.stop_gradient(seen.foretold(agent.precision))
+    expected = losses.decode(agent.trunk, lax.stop_gradient(trunk), before)
+    both = (rarity.flat(obs, expected) for obs in (batch.obs, expected))
+    return jnp.stack([rarity.buckets(x) for x in both])
 
 
 def member_gradients(
