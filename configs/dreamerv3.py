@@ -15,7 +15,8 @@ def get_config() -> ml_collections.ConfigDict:
     config = base.get_config()
     config.name = "dreamerv3"
     config.env.update(name="feeder", num_envs=16)
-    config.replay.update(slots=16384, batch=16, length=64, frontier=16384)  # uniform over all rows
+    config.replay.update(slots=16384, batch=16, length=64)
+    config.replay.update(frontier=16384, candidates=1)  # uniform over all rows
     config.model.update(size="1m", standardise=False, dyn_free_nats=1.0)
     config.model.update(small_bins=False, code_scale=1.0, memory=0)
     config.model.update(reward_scale=1.0, vector_scale=1.0, recall=0.0)

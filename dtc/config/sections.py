@@ -98,11 +98,11 @@ class ReplayConfig:
         unit="rows",
         help="F, the frontier half is sampled from the newest F rows; >= slots: from all",
     )
+    candidates: int = setting(
+        8, COUNT, help="starts of which the one of most unusual value is replayed; 1: any start"
+    )
     prefill: int = setting(
-        64,
-        COUNT,
-        unit="rows",
-        help="rows collected from each environment before the first update",
+        64, COUNT, unit="rows", help="rows collected of each environment before the first update"
     )
     latents: bool = setting(True, help="store the latent of each row, as context of sequences")
     latent_every: int = setting(

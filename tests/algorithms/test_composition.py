@@ -23,6 +23,7 @@ from dtc.behaviour.networks import slow_part
 from dtc.behaviour.policy import log_prob_and_entropy
 from dtc.core import distributions as dist
 from dtc.core import mesh, normalizer, reward_unit
+from dtc.core.keys import Draws
 from dtc.core.metrics import Mean
 from dtc.core.nets import Precision
 from dtc.core.normalizer import Moments
@@ -272,30 +273,30 @@ def test_evaluation_uses_the_averaged_task_policy_whichever_policy_collects(kind
 # Replay
 
 
-def test_every_fourth_sequence_begins_in_the_rarest_of_the_drawn_states():
+def test_every_fourth_sequence_begins_where_the_value_is_most_unusual():
     s = scene()
-    ids = jnp.arange(B)
-    index, weight = s.compiled(batches.choose)(s.draws, s.learner, s.ring, ids)
-    keys = jax.vmap(partial(jax.random.split, num=batches.CANDIDATES))(
-        s.draws.keys(Purpose.REPLAY_SAMPLE, ids)
-    )
+    draws, ids = Draws(s.draws.root, jnp.int32(UPDATE + 1)), jnp.arange(B)
+    index, weight = s.compiled(batches.choose)(draws, s.learner, s.ring, ids)
+    split = partial(jax.random.split, num=s.agent.replay.candidates)
+    keys = jax.vmap(split)(draws.keys(Purpose.REPLAY_SAMPLE, ids))
     drawn = [ring.draw(s.ring, keys[:, k], ids, s.agent.replay) for k in range(keys.shape[1])]
     latents = [ring.context(s.ring, one) for one in drawn]
 
     @jax.jit
-    def log_rarity(latent):
-        variables = {"params": s.params.trunk}
-        return s.agent.trunk.apply(variables, s.agent.feature(latent), method="log_rarity")
+    def value(latent):
+        task = s.policies["task"]
+        return dreams.values_fn(s.agent, s.params.behaviour["task"], task, latent)["extrinsic"]
 
-    rarest = np.stack([log_rarity(latent) for latent in latents]).argmax(0)
-    assert rarest[3] > 0
-    for b, k in enumerate([0, 0, 0, rarest[3]]):
+    values = np.stack([value(latent) for latent in latents])
+    unusual = np.abs(values - values.mean(0)).argmax(0)
+    assert unusual[3] > 0
+    for b, k in enumerate([0, 0, 0, unusual[3]]):
         assert (index.env[b], index.slot[b]) == (drawn[k].env[b], drawn[k].slot[b])
     np.testing.assert_allclose(weight, np.array([1, 1, 1, 0]) * 4 / 3, rtol=1e-6)
 
 
-@pytest.mark.parametrize("settings", [{"replay__latents": False}, {"curiosity__rarity": False}])
-def test_without_latents_or_rarity_all_sequences_begin_anywhere(settings):
+@pytest.mark.parametrize("settings", [{"replay__latents": False}, {"replay__candidates": 1}])
+def test_without_latents_or_a_choice_all_sequences_begin_anywhere(settings):
     s = scene(**settings)
     stored = s.ring if s.agent.replay.latents else dataclasses.replace(s.ring, latents=None)
     ids = jnp.arange(B)
@@ -657,31 +658,22 @@ def test_rows_are_rare_by_what_was_replayed_before_and_then_counted():
 
     @jax.jit
     def heads(trunk):
-        expected = dreams.Feature(seen.deter, jnp.exp(seen.log_prior))
-        obs = trunk_losses.decode(s.agent.trunk, trunk, expected)
+        before = dreams.Feature(seen.deter, jnp.exp(seen.log_prior))
+        expected = trunk_losses.decode(s.agent.trunk, trunk, before)
         feature, variables = seen.feature(Precision()), {"params": trunk}
         log = s.agent.trunk.apply(variables, feature, method="log_rarity")
-        return rarity.buckets(rarity.flat(obs, obs)), log
+        both = (rarity.flat(obs, expected) for obs in (s.batch.obs, expected))
+        return [rarity.buckets(x) for x in both], log
 
-    index, log = heads(s.params.trunk)
-    rare = rarity.rarity(s.learner.seen, index)
-    assert np.ptp(np.asarray(rare)) > 0.1
-    np.testing.assert_allclose(s.terms["rarity"], np.square(log - np.log(rare)), rtol=1e-4)
-    shares = rarity.shares(index, np.broadcast_to(s.batch.weight, (T, B)))
+    (came, expected), log = heads(s.params.trunk)
+    assert differ(came, expected)
+    rare = [np.asarray(rarity.rarity(s.learner.seen, index)) for index in (came, expected)]
+    assert min(np.ptp(x) for x in rare) > 0.1
+    theirs = np.square(log - 0.5 * (np.log(rare[0]) + np.log(rare[1])))
+    np.testing.assert_allclose(s.terms["rarity"], theirs, rtol=1e-4, atol=1e-6)
+    weight = np.broadcast_to(s.batch.weight, (T, B))
+    shares = (rarity.shares(came, weight) + rarity.shares(expected, weight)) / 2
     np.testing.assert_allclose(s.gradients.shares, shares, rtol=1e-5, atol=1e-7)
-
-
-def test_a_row_is_hashed_by_what_is_expected_and_not_by_what_comes():
-    s = scene()
-
-    def shares(row):
-        obs = {name: x.at[row].set(jnp.roll(x[row], 1, 0)) for name, x in s.batch.obs.items()}
-        batch = s.batch._replace(obs=obs)
-        return s.trunk_loss_fn(s.params.trunk, batch, s.uniform)[1].shares
-
-    same = s.trunk_loss[1].shares
-    np.testing.assert_array_equal(shares(T - 1), same)
-    assert differ(shares(0), same)  # what comes changes what is expected next
 
 
 def test_the_trunk_recalls_rows_of_the_same_episode_in_the_same_sequence():

@@ -1,5 +1,6 @@
 """Replayed sequences in the form that learning reads."""
 
+from functools import partial
 from typing import NamedTuple
 
 import chex
@@ -8,6 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from dtc.algorithms.curious.agent import Agent, Learner
+from dtc.behaviour import losses
 from dtc.core import mesh, reward_unit
 from dtc.core.keys import Draws
 from dtc.core.reward_unit import RewardUnit
@@ -15,8 +17,6 @@ from dtc.core.types import Array, Latent, Purpose, Row
 from dtc.data import ring
 from dtc.data.ring import Ring, SampleIndex
 from dtc.world_model import latent, rssm
-
-CANDIDATES = 8  # places drawn for a sequence that is to begin in a rare state
 
 
 class Batch(NamedTuple):
@@ -75,23 +75,26 @@ def choose(
 ) -> tuple[SampleIndex, Array]:
     """The places of the update's sequences, and their weights [B] in the shares of hashed rows.
 
-    Of the episodic sequences every other one begins in the rarest of several states, so that what
-    was met a few times is replayed, and dreamed from, before it is forgotten. These do not count as
-    replayed: rare states would stop being rare. Only where a sequence begins is chosen. What
-    follows is as probable as ever, so that the model's probabilities keep their values.
+    Of the episodic sequences every other one begins where the task's value differs most from its
+    mean over several states: near a goal that was met a few times, or shortly before a failure.
+    These do not count as replayed: rare states would stop being rare. Only where a sequence begins
+    is chosen. What follows is as probable as ever, so the model's probabilities keep their values.
     """
     keys_B = draws.keys(Purpose.REPLAY_SAMPLE, ids_B)
     even_B = jnp.ones(ids_B.shape, agent.precision.param)
-    if learner.seen is None or stored.latents is None:
+    if agent.replay.candidates == 1 or stored.latents is None:
         return ring.draw(stored, keys_B, ids_B, agent.replay), even_B
-    keys_KB = jax.vmap(lambda key: jax.random.split(key, CANDIDATES), out_axes=1)(keys_B)
+    split = partial(jax.random.split, num=agent.replay.candidates)
+    keys_KB = jax.vmap(split, out_axes=1)(keys_B)
     index_KB = jax.vmap(lambda keys_B: ring.draw(stored, keys_B, ids_B, agent.replay))(keys_KB)
     latent_KB = ring.context(stored, index_KB)
     assert latent_KB is not None
-    variables = {"params": learner.params.trunk}
-    log_KB = agent.trunk.apply(variables, agent.feature(latent_KB), method="log_rarity")
+    networks = {"params": learner.params.behaviour[agent.task.name]}
+    logits = agent.net(agent.task).apply(networks, agent.feature(latent_KB), method="values")
+    value_KB = losses.mean_values(logits, agent.model.bins)["extrinsic"]
     is_chosen_B = ids_B % 4 == 3
-    best_B = jnp.where(is_chosen_B, log_KB.argmax(0), 0)
+    unusual_B = jnp.abs(value_KB - value_KB.mean(0, keepdims=True)).argmax(0)
+    best_B = jnp.where(is_chosen_B, unusual_B, 0)
     counted = agent.replay.batch - agent.replay.batch // 4
     weight_B = jnp.where(is_chosen_B, 0, agent.replay.batch / counted * even_B)
     return jax.tree.map(lambda x: x[best_B, jnp.arange(ids_B.shape[0])], index_KB), weight_B
