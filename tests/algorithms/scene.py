@@ -44,6 +44,7 @@ SIZES = {
     "replay__batch": B,
     "replay__length": T,
     "replay__frontier": 8,
+    "replay__candidates": 1,
     "model__deter": 8,
     "model__groups": 3,
     "model__hidden": 8,

@@ -274,7 +274,7 @@ def test_evaluation_uses_the_averaged_task_policy_whichever_policy_collects(kind
 
 
 def test_every_fourth_sequence_begins_where_the_value_is_most_unusual():
-    s = scene()
+    s = scene(replay__candidates=8)
     draws, ids = Draws(s.draws.root, jnp.int32(UPDATE + 1)), jnp.arange(B)
     index, weight = s.compiled(batches.choose)(draws, s.learner, s.ring, ids)
     split = partial(jax.random.split, num=s.agent.replay.candidates)
@@ -295,10 +295,10 @@ def test_every_fourth_sequence_begins_where_the_value_is_most_unusual():
     np.testing.assert_allclose(weight, np.array([1, 1, 1, 0]) * 4 / 3, rtol=1e-6)
 
 
-@pytest.mark.parametrize("settings", [{"replay__latents": False}, {"replay__candidates": 1}])
-def test_without_latents_or_a_choice_all_sequences_begin_anywhere(settings):
-    s = scene(**settings)
-    stored = s.ring if s.agent.replay.latents else dataclasses.replace(s.ring, latents=None)
+@pytest.mark.parametrize("candidates", [1, 8])
+def test_without_latents_or_a_choice_all_sequences_begin_anywhere(candidates):
+    s = scene(replay__candidates=candidates)
+    stored = s.ring if candidates == 1 else dataclasses.replace(s.ring, latents=None)
     ids = jnp.arange(B)
     index, weight = s.compiled(batches.choose)(s.draws, s.learner, stored, ids)
     keys = s.draws.keys(Purpose.REPLAY_SAMPLE, ids)
@@ -653,7 +653,7 @@ def test_novelty_in_dreams_is_disagreement_times_the_predicted_rarity():
 
 
 def test_rows_are_rare_by_what_was_replayed_before_and_then_counted():
-    s = scene()
+    s = scene(replay__candidates=8)
     seen = s.seen
 
     @jax.jit
