@@ -201,8 +201,8 @@ MUTANTS = (
     Mutant(
         "context_of_the_last_row",
         "dtc/data/ring.py",
-        "slot_B = _kept(ring, index.slot)",
-        "slot_B = _kept(ring, slot_TB[-1])",
+        "slot = _kept(ring, index.slot)",
+        "slot = _kept(ring, index.slot + 1)",
         "test_a_batch_holds_the_rows_after_a_stored_latent_with_their_previous_actions",
     ),
     Mutant(

@@ -99,7 +99,7 @@ class ReplayConfig:
         help="F, the frontier half is sampled from the newest F rows; >= slots: from all",
     )
     candidates: int = setting(
-        8, COUNT, help="starts of which the one of most unusual value is replayed; 1: any start"
+        1, COUNT, help="starts of which the one of most unusual value is replayed; 1: any start"
     )
     prefill: int = setting(
         64, COUNT, unit="rows", help="rows collected of each environment before the first update"
@@ -145,7 +145,7 @@ class RSSMConfig:
         10.0, POSITIVE, help="weight of the reward's loss among those of the trunk (DreamerV3: 1)"
     )
     vector_scale: float = setting(
-        10.0, POSITIVE, help="weight of the loss of a vector observation (DreamerV3: 1)"
+        1.0, POSITIVE, help="weight of the loss of a vector observation (DreamerV3: 1)"
     )
     dyn_free_nats: float = setting(
         0.0, NATURAL, unit="nats", help="free nats of the dynamics KL: no gradient below this value"
