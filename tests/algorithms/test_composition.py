@@ -15,6 +15,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 from dtc.algorithms.curious import acting, algorithm, dreams, judging, learn
+from dtc.algorithms.curious import agent as agents
 from dtc.algorithms.curious import batch as batches
 from dtc.algorithms.curious.batch import sample
 from dtc.algorithms.curious.model import TrunkOut
@@ -285,7 +286,7 @@ def test_every_fourth_sequence_begins_where_the_value_is_most_unusual():
     @jax.jit
     def value(latent):
         task = s.policies["task"]
-        return dreams.values_fn(s.agent, s.params.behaviour["task"], task, latent)["extrinsic"]
+        return agents.values_fn(s.agent, s.params.behaviour["task"], task, latent)["extrinsic"]
 
     values = np.stack([value(latent) for latent in latents])
     unusual = np.abs(values - values.mean(0)).argmax(0)
@@ -456,7 +457,7 @@ def test_replayed_returns_bootstrap_from_dreamed_returns_and_elsewhere_from_the_
     s, start_return = scene(), np.linspace(-3, 4, STARTS, dtype=np.float32)
     policy, behaviour = s.agent.task, s.params.behaviour["task"]
     state = Latent(s.seen.deter, s.seen.ids)
-    boot_TB = np.array(dreams.values_fn(s.agent, behaviour, policy, state)["extrinsic"])
+    boot_TB = np.array(agents.values_fn(s.agent, behaviour, policy, state)["extrinsic"])
     for b in range(B):
         for j in range(EACH):
             boot_TB[s.starts.t[b, j], b] = start_return[b * EACH + j]
@@ -597,7 +598,7 @@ def test_each_policy_dreams_with_its_own_actor_and_critics():
     for action, (name, policy) in enumerate(s.policies.items()):
         fns = dreams.model_fns(s.agent, s.learner._replace(params=params), policy)
         assert jax.jit(fns.policy)(state, None, keys).tolist() == [action] * N
-        values = dreams.values_fn(s.agent, behaviour[name], policy, state)
+        values = agents.values_fn(s.agent, behaviour[name], policy, state)
         assert_close(jax.jit(fns.value)(state), values)
 
 
@@ -612,7 +613,7 @@ def test_a_dreamed_step_is_credited_with_the_next_state_s_reward_and_its_own_nov
         chosen = s.agent.action_input(action)
         after = rssm.imagine_step(s.agent.trunk, s.params.trunk, latent, chosen, uniform)
         reward, cont, _ = dreams.heads_fn(s.agent, s.params.trunk, latent)
-        value = dreams.values_fn(s.agent, s.params.behaviour["task"], policy, latent)
+        value = agents.values_fn(s.agent, s.params.behaviour["task"], policy, latent)
         return (after.deter, dreams.novelty_fn(s.agent, s.learner, latent, action)), (
             reward,
             cont,
@@ -734,7 +735,7 @@ def lesson_equations(s: Scene, name: str):
     policy, dreamed, cfg = s.policies[name], s.dreamed(name), s.agent.behaviour
     state = s.learner.curiosity
     behaviour = s.params.behaviour[name]
-    value_0 = dreams.values_fn(s.agent, behaviour, policy, s.starts.latent)
+    value_0 = agents.values_fn(s.agent, behaviour, policy, s.starts.latent)
     cont = np.asarray(dreamed.cont, np.float64)
     alive = np.asarray(s.starts.alive, np.float64)
     runs, weight = np.zeros(cont.shape, bool), np.zeros(cont.shape)
@@ -1256,7 +1257,7 @@ def test_the_value_bias_is_the_averaged_task_critic_s_value_minus_the_return(mod
     trace = Trace(rows, latents, Outcome(jnp.asarray(reward), jnp.asarray(time_TN < length_N), {}))
     found = s.compiled(judging.judge)(s.learner, trace)
     policy, average = s.agent.task, s.learner.average["task"]
-    value_TN = 2 * dreams.values_fn(s.agent, average, policy, latents)["extrinsic"]
+    value_TN = 2 * agents.values_fn(s.agent, average, policy, latents)["extrinsic"]
     assert s.learner.unit.size == 2  # of rewards
     gamma = s.agent.behaviour.discount
     for n, length in enumerate(length_N):

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from dtc.behaviour import networks, policy
+from dtc.behaviour import losses, networks, policy
 from dtc.behaviour.networks import Behaviour
 from dtc.behaviour.policy import Policy
 from dtc.behaviour.targets import ReturnRange
@@ -90,6 +90,13 @@ class Agent:
     def action_input(self, action: Array) -> Array:
         """The action as networks read it, [..., A]."""
         return latent.network_action(action, self.spec, self.precision.compute)
+
+
+def values_fn(agent: Agent, behaviour: PyTree, policy: Policy, state: Latent) -> dict[str, Array]:
+    """The value of a state by each critic."""
+    net = agent.net(policy)
+    logits = net.apply({"params": behaviour}, agent.feature(state), method="values")
+    return losses.mean_values(logits, agent.model.bins)
 
 
 class Params(NamedTuple):

@@ -8,8 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from dtc.algorithms.curious.agent import Agent, Learner
-from dtc.behaviour import losses
+from dtc.algorithms.curious.agent import Agent, Learner, values_fn
 from dtc.core import mesh, reward_unit
 from dtc.core.keys import Draws
 from dtc.core.reward_unit import RewardUnit
@@ -75,8 +74,8 @@ def choose(
 ) -> tuple[SampleIndex, Array]:
     """The places of the update's sequences, and their weights [B] in the shares of hashed rows.
 
-    Of the episodic sequences every other one begins where the task's value differs most from its
-    mean over several states: near a goal that was met a few times, or shortly before a failure.
+    With `replay.candidates` above 1, every other episodic sequence begins at that of so many states
+    whose task value differs most from their mean: near a goal, or shortly before a failure.
     These do not count as replayed: rare states would stop being rare. Only where a sequence begins
     is chosen. What follows is as probable as ever, so the model's probabilities keep their values.
     """
@@ -89,9 +88,8 @@ def choose(
     index_KB = jax.vmap(lambda keys_B: ring.draw(stored, keys_B, ids_B, agent.replay))(keys_KB)
     latent_KB = ring.context(stored, index_KB)
     assert latent_KB is not None
-    networks = {"params": learner.params.behaviour[agent.task.name]}
-    logits = agent.net(agent.task).apply(networks, agent.feature(latent_KB), method="values")
-    value_KB = losses.mean_values(logits, agent.model.bins)["extrinsic"]
+    networks = learner.params.behaviour[agent.task.name]
+    value_KB = values_fn(agent, networks, agent.task, latent_KB)["extrinsic"]
     is_chosen_B = ids_B % 4 == 3
     unusual_B = jnp.abs(value_KB - value_KB.mean(0, keepdims=True)).argmax(0)
     best_B = jnp.where(is_chosen_B, unusual_B, 0)

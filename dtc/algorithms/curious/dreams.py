@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from dtc.algorithms.curious.acting import policy_fn
-from dtc.algorithms.curious.agent import Agent, Learner, Params
+from dtc.algorithms.curious.agent import Agent, Learner, Params, values_fn
 from dtc.algorithms.curious.batch import Batch
 from dtc.algorithms.curious.model import Scalars
 from dtc.behaviour import losses
@@ -93,13 +93,6 @@ def novelty_fn(agent: Agent, learner: Learner, state: Latent, action: Array) -> 
         log = agent.trunk.apply(variables, agent.feature(state), method="log_rarity")
         novelty = novelty * lax.stop_gradient(rarity.limited(jnp.exp(log)))
     return novelty
-
-
-def values_fn(agent: Agent, behaviour: PyTree, policy: Policy, state: Latent) -> dict[str, Array]:
-    """The value of a state by each critic."""
-    net = agent.net(policy)
-    logits = net.apply({"params": behaviour}, agent.feature(state), method="values")
-    return losses.mean_values(logits, agent.model.bins)
 
 
 def model_fns(agent: Agent, learner: Learner, policy: Policy) -> ModelFns:

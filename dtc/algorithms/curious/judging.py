@@ -10,8 +10,8 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding
 
 from dtc.algorithms.curious.acting import act_with
-from dtc.algorithms.curious.agent import Agent, Learner
-from dtc.algorithms.curious.dreams import novelty_fn, values_fn
+from dtc.algorithms.curious.agent import Agent, Learner, values_fn
+from dtc.algorithms.curious.dreams import novelty_fn
 from dtc.core import mesh, normalizer
 from dtc.core.keys import mesh_keys
 from dtc.core.numerics import accum
