@@ -2,14 +2,17 @@
 
 Count-based exploration by hashing (Tang et al. 2017, arXiv:1611.04717) with hashes for real vectors
 (Datar et al. 2004, "Locality-sensitive hashing scheme based on p-stable distributions"): near
-observations share most buckets, far ones none.
+observations share most buckets, far ones none. In each table a row counts by its distance from the
+edge of its bucket, so that a rounding error that moves it across changes nothing.
 """
 
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 from einops import rearrange
+from jax import lax
 
 from dtc.core import mesh
 from dtc.core.nets import trailing
@@ -23,6 +26,13 @@ RATE = 0.01  # EMA rate of the shares, per update; faster at the start
 MOST = 100.0  # largest rarity
 
 
+class Hash(NamedTuple):
+    """Where rows count, [..., TABLES] each."""
+
+    bucket: Array  # int32, in each table
+    weight: Array  # from 0 at an edge of the bucket; its mean square over the tables is 1
+
+
 def init(dtype: jnp.dtype) -> Array:
     """The shares [TABLES, BUCKETS] of no data."""
     return jnp.zeros((TABLES, BUCKETS), dtype)
@@ -34,28 +44,33 @@ def flat(obs: Mapping[str, Array], names: Iterable[str]) -> Array:
     return jnp.concatenate(leaves, -1)
 
 
-def buckets(x: Array) -> Array:
-    """[..., TABLES] int32 the bucket of each x [..., F] in each table."""
+def hashed(x: Array) -> Hash:
+    """The Hash of each x [..., F]."""
     rng = np.random.default_rng(0)
     directions = rng.standard_normal((x.shape[-1], TABLES * PROJECTIONS)).astype(np.float32)
     offsets = rng.uniform(0, WIDTH, TABLES * PROJECTIONS).astype(np.float32)
     factors = rng.integers(1, 2**15, PROJECTIONS, dtype=np.int32)
     projected = x @ directions
-    projected = projected + trailing(jnp.asarray(offsets), projected)
-    cell = jnp.floor(projected / WIDTH).astype(jnp.int32)
-    cell = rearrange(cell, "... (t p) -> ... t p", p=PROJECTIONS)
-    return (cell * trailing(jnp.asarray(factors), cell)).sum(-1) % BUCKETS
+    projected = (projected + trailing(jnp.asarray(offsets), projected)) / WIDTH
+    projected = rearrange(projected, "... (t p) -> ... t p", p=PROJECTIONS)
+    cell = jnp.floor(projected)
+    above = projected - cell
+    edge = jnp.minimum(above, 1 - above).min(-1)
+    weight = edge * lax.rsqrt(jnp.square(edge).mean(-1, keepdims=True))
+    cell = cell.astype(jnp.int32)
+    return Hash((cell * trailing(jnp.asarray(factors), cell)).sum(-1) % BUCKETS, weight)
 
 
-def shares(index: Array, weight: Array) -> Array:
-    """[TABLES, BUCKETS] share of the rows in each bucket, from their `buckets` [..., TABLES].
+def shares(rows: Hash, weight: Array) -> Array:
+    """[TABLES, BUCKETS] share of the rows in each bucket, each counted by its Hash's weight.
 
     Args:
       weight: [...] of each row, on average 1.
     """
-    index, weight = index.reshape(-1, TABLES), weight.reshape(-1, 1)
-    none = mesh.vary(jnp.zeros((TABLES, BUCKETS), weight.dtype))
-    return none.at[jnp.arange(TABLES)[None], index].add(weight / weight.size)
+    index, weight = rows.bucket.reshape(-1, TABLES), weight.reshape(-1, 1)
+    counts = weight * rows.weight.reshape(-1, TABLES) / weight.size
+    none = mesh.vary(jnp.zeros((TABLES, BUCKETS), counts.dtype))
+    return none.at[jnp.arange(TABLES)[None], index].add(counts)
 
 
 def follow(seen: Array, new: Array, update: Array) -> Array:
@@ -63,8 +78,8 @@ def follow(seen: Array, new: Array, update: Array) -> Array:
     return ema_from_start(seen, new, RATE, update + 1)
 
 
-def rarity(seen: Array, index: Array) -> Array:
-    """[...] how rare rows are among what was replayed, from their `buckets` [..., TABLES].
+def rarity(seen: Array, rows: Hash) -> Array:
+    """[...] how rare rows are among what was replayed.
 
     The mean share of a replayed row's bucket, divided by that of the row's own: inversely
     proportional to how often something like it was replayed, and 1 for the usual row.
@@ -73,7 +88,8 @@ def rarity(seen: Array, index: Array) -> Array:
       seen: running shares [TABLES, BUCKETS].
     """
     usual = jnp.square(seen).sum(-1).mean()
-    share = seen[trailing(jnp.arange(TABLES), index), index].mean(-1)
+    counts = seen[trailing(jnp.arange(TABLES), rows.bucket), rows.bucket]
+    share = (counts * rows.weight).mean(-1)
     found = usual / jnp.where(share > 0, share, usual / MOST)
     return jnp.where(usual > 0, limited(found), 1.0)
 

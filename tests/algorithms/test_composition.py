@@ -664,11 +664,11 @@ def test_rows_are_rare_by_what_was_replayed_before_and_then_counted():
         feature, variables = seen.feature(Precision()), {"params": trunk}
         log = s.agent.trunk.apply(variables, feature, method="log_rarity")
         both = (rarity.flat(obs, expected) for obs in (s.batch.obs, expected))
-        return [rarity.buckets(x) for x in both], log
+        return [rarity.hashed(x) for x in both], log
 
     (came, expected), log = heads(s.params.trunk)
     assert differ(came, expected)
-    rare = [np.asarray(rarity.rarity(s.learner.seen, index)) for index in (came, expected)]
+    rare = [np.asarray(rarity.rarity(s.learner.seen, rows)) for rows in (came, expected)]
     assert min(np.ptp(x) for x in rare) > 0.1
     theirs = np.square(log - 0.5 * (np.log(rare[0]) + np.log(rare[1])))
     np.testing.assert_allclose(s.terms["rarity"], theirs, rtol=1e-4, atol=1e-6)

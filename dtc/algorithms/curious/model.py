@@ -12,6 +12,7 @@ from dtc.core.metrics import Mean
 from dtc.core.numerics import masked_sum
 from dtc.core.types import Array, Latent, PyTree
 from dtc.curiosity import rarity
+from dtc.curiosity.rarity import Hash
 from dtc.world_model import ensemble, losses, rssm
 from dtc.world_model.ensemble import MemberBatch, MemberSums, Transitions
 from dtc.world_model.imagination import flatten
@@ -47,7 +48,7 @@ def trunk_loss(
     if batch.replayed is not None:
         hashes = hashes_of(seen, batch, trunk, agent)
         rare = jnp.exp(jnp.log(rarity.rarity(batch.replayed, hashes)).mean(0))
-        shares = rarity.shares(hashes, jnp.broadcast_to(batch.weight, hashes.shape[:-1]))
+        shares = rarity.shares(hashes, jnp.broadcast_to(batch.weight, hashes.bucket.shape[:-1]))
     terms = losses.losses(
         agent.trunk,
         trunk,
@@ -61,8 +62,8 @@ def trunk_loss(
     return out, TrunkInfo(seen, terms, shares)
 
 
-def hashes_of(seen: Observed, batch: Batch, trunk: PyTree, agent: Agent) -> Array:
-    """[2, T, B, TABLES] buckets of each row's observation as it came, and as the prior expected it.
+def hashes_of(seen: Observed, batch: Batch, trunk: PyTree, agent: Agent) -> Hash:
+    """[2, T, B] hashes of each row's observation as it came, and as the prior expected it.
 
     A row is as rare as the geometric mean of both. By what came alone noise would be rare, since
     each frame of it differs from all before. By what was expected alone nothing would be, as long
@@ -70,8 +71,7 @@ def hashes_of(seen: Observed, batch: Batch, trunk: PyTree, agent: Agent) -> Arra
     """
     before = lax.stop_gradient(seen.foretold(agent.precision))
     expected = losses.decode(agent.trunk, lax.stop_gradient(trunk), before)
-    both = (rarity.flat(obs, expected) for obs in (batch.obs, expected))
-    return jnp.stack([rarity.buckets(x) for x in both])
+    return rarity.hashed(jnp.stack([rarity.flat(x, expected) for x in (batch.obs, expected)]))
 
 
 def member_gradients(
