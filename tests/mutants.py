@@ -730,15 +730,15 @@ MUTANTS = (
     Mutant(
         "usual_states_are_replayed_more_often",
         f"{AGENT}/batch.py",
-        "value_KB.mean(0, keepdims=True)).argmax(0)",
-        "value_KB.mean(0, keepdims=True)).argmin(0)",
+        "far_KB.argmax(0), 0)",
+        "far_KB.argmin(0), 0)",
         "test_every_fourth_sequence_begins_where_the_value_is_most_unusual",
     ),
     Mutant(
         "rows_that_were_chosen_count",
         f"{AGENT}/model.py",
-        "jnp.broadcast_to(batch.weight, hashes.shape[:-1])",
-        "jnp.ones(hashes.shape[:-1])",
+        "jnp.broadcast_to(batch.weight, hashes.bucket.shape[:-1])",
+        "jnp.ones(hashes.bucket.shape[:-1])",
         "test_rows_are_rare_by_what_was_replayed_before_and_then_counted",
     ),
     Mutant(

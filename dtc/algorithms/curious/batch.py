@@ -17,6 +17,8 @@ from dtc.data import ring
 from dtc.data.ring import Ring, SampleIndex
 from dtc.world_model import latent, rssm
 
+UNUSUAL = 0.01  # of a reward; values that differ less from their mean are all usual
+
 
 class Batch(NamedTuple):
     """Replayed sequences, time-major: rows 1..T, and the latent and action of row 0 (context)."""
@@ -75,9 +77,10 @@ def choose(
     """The places of the update's sequences, and their weights [B] in the shares of hashed rows.
 
     With `replay.candidates` above 1, every other episodic sequence begins at that of so many states
-    whose task value differs most from their mean: near a goal, or shortly before a failure.
-    These do not count as replayed: rare states would stop being rare. Only where a sequence begins
-    is chosen. What follows is as probable as ever, so the model's probabilities keep their values.
+    whose task value differs most from their mean, if by more than `UNUSUAL`: near a goal, or
+    shortly before a failure. These do not count as replayed: rare states would stop being rare.
+    Only where a sequence begins is chosen. What follows is as probable as ever, so the model's
+    probabilities keep their values.
     """
     keys_B = draws.keys(Purpose.REPLAY_SAMPLE, ids_B)
     even_B = jnp.ones(ids_B.shape, agent.precision.param)
@@ -91,7 +94,8 @@ def choose(
     networks = learner.params.behaviour[agent.task.name]
     value_KB = values_fn(agent, networks, agent.task, latent_KB)["extrinsic"]
     is_chosen_B = ids_B % 4 == 3
-    unusual_B = jnp.abs(value_KB - value_KB.mean(0, keepdims=True)).argmax(0)
+    far_KB = jnp.abs(value_KB - value_KB.mean(0, keepdims=True))
+    unusual_B = jnp.where(far_KB.max(0) > UNUSUAL, far_KB.argmax(0), 0)
     best_B = jnp.where(is_chosen_B, unusual_B, 0)
     counted = agent.replay.batch - agent.replay.batch // 4
     weight_B = jnp.where(is_chosen_B, 0, agent.replay.batch / counted * even_B)
