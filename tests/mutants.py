@@ -728,6 +728,21 @@ MUTANTS = (
         "test_rows_are_rare_by_what_was_replayed_before_and_then_counted",
     ),
     Mutant(
+        "buckets_have_hard_edges",
+        "dtc/curiosity/rarity.py",
+        "jnp.minimum(above, 1 - above).min(-1)",
+        "jnp.ones_like(above[..., 0])",
+        "test_rounding_errors_change_shares_and_rarity_as_little_where_a_bucket_changes",
+        "tests/curiosity/test_rarity.py",
+    ),
+    Mutant(
+        "noise_of_the_value_chooses",
+        f"{AGENT}/batch.py",
+        "far_KB.max(0) > UNUSUAL",
+        "far_KB.max(0) > 0",
+        "test_values_that_hardly_differ_choose_nothing",
+    ),
+    Mutant(
         "usual_states_are_replayed_more_often",
         f"{AGENT}/batch.py",
         "far_KB.argmax(0), 0)",

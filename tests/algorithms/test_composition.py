@@ -296,6 +296,15 @@ def test_every_fourth_sequence_begins_where_the_value_is_most_unusual():
     np.testing.assert_allclose(weight, np.array([1, 1, 1, 0]) * 4 / 3, rtol=1e-6)
 
 
+def test_values_that_hardly_differ_choose_nothing(monkeypatch):
+    s, ids = scene(replay__candidates=8), jnp.arange(B)
+    draws = Draws(s.draws.root, jnp.int32(UPDATE + 1))
+    monkeypatch.setattr(batches, "UNUSUAL", 1e3)  # more than any of the scene's values
+    index, _ = jax.jit(partial(batches.choose, agent=s.agent))(draws, s.learner, s.ring, ids)
+    keys = jax.vmap(partial(jax.random.split, num=8))(draws.keys(Purpose.REPLAY_SAMPLE, ids))
+    assert_equal(index, ring.draw(s.ring, keys[:, 0], ids, s.agent.replay))
+
+
 @pytest.mark.parametrize("candidates", [1, 8])
 def test_without_latents_or_a_choice_all_sequences_begin_anywhere(candidates):
     s = scene(replay__candidates=candidates)
