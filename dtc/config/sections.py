@@ -99,7 +99,7 @@ class ReplayConfig:
         help="F, the frontier half is sampled from the newest F rows; >= slots: from all",
     )
     candidates: int = setting(
-        1, COUNT, help="starts of which the one of most unusual value is replayed; 1: any start"
+        8, COUNT, help="starts of which the one of most unusual value is replayed; 1: any start"
     )
     prefill: int = setting(
         64, COUNT, unit="rows", help="rows collected of each environment before the first update"
@@ -145,7 +145,7 @@ class RSSMConfig:
         10.0, POSITIVE, help="weight of the reward's loss among those of the trunk (DreamerV3: 1)"
     )
     vector_scale: float = setting(
-        1.0, POSITIVE, help="weight of the loss of a vector observation (DreamerV3: 1)"
+        10.0, POSITIVE, help="weight of the loss of a vector observation (DreamerV3: 1)"
     )
     dyn_free_nats: float = setting(
         0.0, NATURAL, unit="nats", help="free nats of the dynamics KL: no gradient below this value"
@@ -289,7 +289,7 @@ class OptimizerConfig:
     The rates are those of networks up to `rate_units` wide; see `at_width`.
     """
 
-    model_lr: float = setting(2e-3, POSITIVE, help="learning rate of the trunk")
+    model_lr: float = setting(8e-3, POSITIVE, help="learning rate of the trunk")
     member_lr: float = setting(1e-3, POSITIVE, help="learning rate of the transition members")
     actor_lr: float = setting(
         3e-4, POSITIVE, help="learning rate of an actor whose task pays at least a unit"
@@ -318,7 +318,7 @@ class OptimizerConfig:
         300, NATURAL, unit="updates", help="linear warm-up of actors and critics"
     )
     model_decay: int = setting(
-        1000,
+        250,
         NATURAL,
         unit="updates",
         help="the trunk's learning rate falls as 1/sqrt(update) after this many; 0: never",

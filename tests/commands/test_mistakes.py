@@ -112,7 +112,7 @@ TRAIN = [
     ("--config.model.bins=254", "Use --config.model.bins=255."),
     ("--config.behaviour.mode=explor", "Did you mean explore?"),
     ("--config.behaviour.discount=1", "behaviour.discount=1.0 is not"),
-    ("--config.optimizer.model_lr=0", "Use --config.optimizer.model_lr=0.002."),
+    ("--config.optimizer.model_lr=0", "Use --config.optimizer.model_lr=0.008."),
     ("--config.optimizer.model_lr=nan", "optimizer.model_lr=nan is not above 0"),
     ("--config.algorithm.name=dqn", "algorithm.name=dqn is not one of"),
     ("--config.ppo.clip=0.1", "is not read by algorithm.name=curious"),
