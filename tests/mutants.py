@@ -743,6 +743,21 @@ MUTANTS = (
         "test_values_that_hardly_differ_choose_nothing",
     ),
     Mutant(
+        "chosen_dreams_count_in_the_ranges",
+        "dtc/behaviour/targets.py",
+        "runs_Hn) & rollout.usual[None]",
+        "runs_Hn)",
+        "test_dreams_from_chosen_starts_are_judged_but_not_by_their_own_returns",
+        "tests/behaviour/test_targets.py",
+    ),
+    Mutant(
+        "dreams_of_a_sequence_count_by_the_weight_of_another",
+        f"{AGENT}/dreams.py",
+        "batch.weight[:, None] > 0",
+        "batch.weight[::-1, None] > 0",
+        "test_dreams_start_at_sampled_posteriors_with_global_ids_and_are_not_alive_if_terminal",
+    ),
+    Mutant(
         "usual_states_are_replayed_more_often",
         f"{AGENT}/batch.py",
         "far_KB.argmax(0), 0)",

@@ -41,6 +41,7 @@ class Rollout(NamedTuple):
     value_0: dict[str, Array]  # each critic at s_0, [n]
     value_tp1: dict[str, Array]  # each critic at s_{t+1}, [H, n]
     alive_0: Array  # [n] 0 where s_0 is terminal
+    usual: Array  # [n] bool, False where s_0 was chosen for its unusual value
 
 
 class Targets(NamedTuple):
@@ -83,7 +84,8 @@ def targets(
 
     Percentiles and metrics use only steps with survival probability above 0.5, percentiles all with
     `cfg.count_ended`. The model has no data beyond: novelty stays high there, and a goal's reward
-    could be counted repeatedly.
+    could be counted repeatedly. Dreams from chosen starts do not count in percentiles either: a
+    goal that was reached once would look like one that the policy reaches.
 
     Args:
       horizon: [] int32 steps that were dreamed.
@@ -94,7 +96,7 @@ def targets(
     valid_Hn = jnp.broadcast_to(steps_H[:, None] < horizon, rollout.cont.shape)
     cont = jnp.where(valid_Hn, rollout.cont, 0.0)
     runs_Hn = valid_Hn & (_survival(rollout.alive_0, cont) > 0.5)
-    counted_Hn = valid_Hn if cfg.count_ended else runs_Hn
+    counted_Hn = (valid_Hn if cfg.count_ended else runs_Hn) & rollout.usual[None]
 
     def share(x: Array) -> Array:
         return masked_sum(x, runs_Hn) / (horizon * x.shape[1])

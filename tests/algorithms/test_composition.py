@@ -568,6 +568,7 @@ def test_dreams_start_at_sampled_posteriors_with_global_ids_and_are_not_alive_if
     batch = s.batch._replace(
         rows=s.batch.rows._replace(terminated=ended, truncated=~ended),
         sampled=s.batch.sampled._replace(id=s.batch.sampled.id + 100),
+        weight=jnp.array([1.0, 0.0, 2.0, 1.0]),
     )
     starts = s.starts_fn(s.draws, s.seen, batch)
     assert all(len(set(t.tolist())) == EACH for t in starts.t)
@@ -577,6 +578,7 @@ def test_dreams_start_at_sampled_posteriors_with_global_ids_and_are_not_alive_if
     np.testing.assert_array_equal(starts.latent.deter, s.seen.deter[t, b])
     np.testing.assert_array_equal(starts.latent.ids, s.seen.ids[t, b])
     np.testing.assert_array_equal(starts.alive, ~np.asarray(ended)[t, b])
+    np.testing.assert_array_equal(starts.usual, b != 1)
     assert 0 < starts.alive.sum() < STARTS
 
 

@@ -79,6 +79,7 @@ def chance_of_second_arm(unknown_arm, late):
                 value_0={"intrinsic": jnp.full(N, 0.5)},
                 value_tp1=dreamed.value,
                 alive_0=jnp.ones(N),
+                usual=jnp.ones(N, bool),
             ),
             {"intrinsic": ReturnRange(zero, zero)},
             horizon=PULLS,

@@ -51,6 +51,7 @@ PROBLEM = Problem(
         value_0={name: normal(N) for name in KINDS},
         value_tp1={name: normal(H, N) for name in KINDS},
         alive_0=np.array([1, 0, 1, 1], np.float32),
+        usual=np.ones(N, bool),
     ),
     ranges={name: ReturnRange(np.float32(-0.3), np.float32(0.4)) for name in KINDS},
     horizon=H,
@@ -224,7 +225,7 @@ def test_both_rewards_contribute_to_the_advantage():
 
 def test_percentiles_and_means_are_those_of_all_devices():
     per_start, per_step = mesh.SHARDED, mesh.SHARDED_TIME_MAJOR
-    rollout = Rollout(per_step, per_step, per_start, per_step, per_start)
+    rollout = Rollout(per_step, per_step, per_start, per_step, per_start, per_start)
 
     @on_mesh(
         (2, 2),
@@ -238,6 +239,16 @@ def test_percentiles_and_means_are_those_of_all_devices():
     planted = cut(PROBLEM, 4, np.nan)._replace(boredom=np.float32(0.25), update=4)
     whole = compiled_judge(planted)
     assert_close(split(planted), (whole.targets, whole.ranges, means(whole)))
+
+
+def test_dreams_from_chosen_starts_are_judged_but_not_by_their_own_returns():
+    usual = np.array([True, True, False, True])
+    found = compiled_judge(changed(PROBLEM, usual=usual))
+    rest = PROBLEM._replace(rollout=jax.tree.map(lambda x: x[..., usual], PROBLEM.rollout))
+    expected = compiled_judge(rest)
+    assert_close(found.ranges, expected.ranges)
+    assert_close(found.targets.advantage[:, usual], expected.targets.advantage)
+    assert np.abs(found.targets.advantage[:, ~usual]).max() > 0.01
 
 
 def test_advantages_that_are_not_centred_differ_by_the_mean_of_each_kind():

@@ -39,6 +39,7 @@ class Starts(NamedTuple):
     ids: Array  # [B*n] int32 global id of the start
     latent: Latent  # [B*n, ...]
     alive: Array  # [B*n] float32, 0 where the state is terminal
+    usual: Array  # [B*n] bool, False in sequences that were chosen for their unusual value
 
 
 def choose_starts(draws: Draws, seen: Observed, batch: Batch, agent: Agent) -> Starts:
@@ -56,7 +57,8 @@ def choose_starts(draws: Draws, seen: Observed, batch: Batch, agent: Agent) -> S
 
     latent = Latent(take(seen.deter).astype(agent.precision.compute), take(seen.ids))
     alive = 1.0 - take(batch.rows.terminated).astype(agent.precision.param)
-    return Starts(t_Bn, b_Bn, ids_Bn.reshape(-1), latent, alive)
+    usual = jnp.broadcast_to(batch.weight[:, None] > 0, t_Bn.shape).reshape(-1)
+    return Starts(t_Bn, b_Bn, ids_Bn.reshape(-1), latent, alive, usual)
 
 
 def horizon_of(learner: Learner, agent: Agent) -> Array:
@@ -166,7 +168,7 @@ def learn_in_dreams(
         per_step = 1 - only.discount  # makes a return a weighted mean of novelties, close to 1
         rewards["intrinsic"] = per_step * drive.relative(dreamed.novelty, learner.curiosity)
     value_0 = values_fn(agent, params.behaviour[name], policy, starts.latent)
-    rollout = Rollout(rewards, dreamed.cont, value_0, dreamed.value, starts.alive)
+    rollout = Rollout(rewards, dreamed.cont, value_0, dreamed.value, starts.alive, starts.usual)
     judged = targets(
         rollout,
         learner.ranges[name],
