@@ -685,7 +685,7 @@ def test_rows_are_rare_by_what_was_replayed_before_and_then_counted():
     np.testing.assert_allclose(s.terms["rarity"], theirs, rtol=1e-4, atol=1e-6)
     weight = np.broadcast_to(s.batch.weight, (T, B))
     shares = (rarity.shares(came, weight) + rarity.shares(expected, weight)) / 2
-    np.testing.assert_allclose(s.gradients.shares, shares, rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(s.gradients.shares, shares, rtol=1e-4, atol=1e-5)
 
 
 def test_the_trunk_recalls_rows_of_the_same_episode_in_the_same_sequence():
