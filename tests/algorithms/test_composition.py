@@ -278,9 +278,9 @@ def test_every_fourth_sequence_begins_where_the_value_is_most_unusual():
     s = scene(replay__candidates=8)
     draws, ids = Draws(s.draws.root, jnp.int32(UPDATE + 1)), jnp.arange(B)
     index, weight = s.compiled(batches.choose)(draws, s.learner, s.ring, ids)
-    split = partial(jax.random.split, num=s.agent.replay.candidates)
-    keys = jax.vmap(split)(draws.keys(Purpose.REPLAY_SAMPLE, ids))
-    drawn = [ring.draw(s.ring, keys[:, k], ids, s.agent.replay) for k in range(keys.shape[1])]
+    keys = draws.keys(Purpose.REPLAY_SAMPLE, ids)
+    fold = jax.vmap(jax.random.fold_in, in_axes=(0, None))
+    drawn = [ring.draw(s.ring, fold(keys, k), ids, s.agent.replay) for k in range(8)]
     latents = [ring.context(s.ring, one) for one in drawn]
 
     @jax.jit
@@ -301,8 +301,8 @@ def test_values_that_hardly_differ_choose_nothing(monkeypatch):
     draws = Draws(s.draws.root, jnp.int32(UPDATE + 1))
     monkeypatch.setattr(batches, "UNUSUAL", 1e3)  # more than any of the scene's values
     index, _ = jax.jit(partial(batches.choose, agent=s.agent))(draws, s.learner, s.ring, ids)
-    keys = jax.vmap(partial(jax.random.split, num=8))(draws.keys(Purpose.REPLAY_SAMPLE, ids))
-    assert_equal(index, ring.draw(s.ring, keys[:, 0], ids, s.agent.replay))
+    keys = jax.vmap(lambda key: jax.random.fold_in(key, 0))(draws.keys(Purpose.REPLAY_SAMPLE, ids))
+    assert_equal(index, ring.draw(s.ring, keys, ids, s.agent.replay))
 
 
 @pytest.mark.parametrize("candidates", [1, 8])

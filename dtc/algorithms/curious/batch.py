@@ -86,8 +86,8 @@ def choose(
     even_B = jnp.ones(ids_B.shape, agent.precision.param)
     if agent.replay.candidates == 1 or stored.latents is None:
         return ring.draw(stored, keys_B, ids_B, agent.replay), even_B
-    split = partial(jax.random.split, num=agent.replay.candidates)
-    keys_KB = jax.vmap(split, out_axes=1)(keys_B)
+    each_K = jnp.arange(agent.replay.candidates)
+    keys_KB = jax.vmap(lambda k: jax.vmap(partial(jax.random.fold_in, data=k))(keys_B))(each_K)
     index_KB = jax.vmap(lambda keys_B: ring.draw(stored, keys_B, ids_B, agent.replay))(keys_KB)
     latent_KB = ring.context(stored, index_KB)
     assert latent_KB is not None
