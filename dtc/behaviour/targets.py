@@ -83,9 +83,8 @@ def targets(
     explorer would avoid terminal states.
 
     Percentiles and metrics use only steps with survival probability above 0.5, percentiles all with
-    `cfg.count_ended`. The model has no data beyond: novelty stays high there, and a goal's reward
-    could be counted repeatedly. Dreams from chosen starts do not count in percentiles either: a
-    goal that was reached once would look like one that the policy reaches.
+    `cfg.count_ended`: beyond, novelty stays high and a reward could be counted repeatedly. And
+    percentiles leave out chosen starts, where a goal reached once looks like one always reached.
 
     Args:
       horizon: [] int32 steps that were dreamed.
