@@ -732,7 +732,7 @@ MUTANTS = (
         "dtc/curiosity/rarity.py",
         "jnp.minimum(above, 1 - above).min(-1)",
         "jnp.ones_like(above[..., 0])",
-        "test_rounding_errors_change_shares_and_rarity_as_little_where_a_bucket_changes",
+        "test_crossing_an_edge_changes_shares_and_rarity_as_little_as_any_rounding_error",
         "tests/curiosity/test_rarity.py",
     ),
     Mutant(

@@ -82,9 +82,9 @@ def targets(
     terminal state has the value of a familiar one, the slow low percentile of R. With value 0 an
     explorer would avoid terminal states.
 
-    Percentiles and metrics use only steps with survival probability above 0.5, percentiles all with
-    `cfg.count_ended`: beyond, novelty stays high and a reward could be counted repeatedly. And
-    percentiles leave out chosen starts, where a goal reached once looks like one always reached.
+    Statistics use only steps with survival probability above 0.5, those of returns all steps with
+    `cfg.count_ended`: beyond, novelty stays high and a reward could be counted repeatedly. Those of
+    returns leave out chosen starts, or a goal reached once would look like one always reached.
 
     Args:
       horizon: [] int32 steps that were dreamed.

@@ -298,7 +298,7 @@ def test_every_fourth_sequence_begins_where_the_value_is_most_unusual():
 
 def test_values_that_hardly_differ_choose_nothing(monkeypatch):
     s, ids = scene(replay__candidates=8), jnp.arange(B)
-    draws = Draws(s.draws.root, jnp.int32(UPDATE + 1))
+    draws = Draws(s.draws.root, jnp.int32(UPDATE + 1))  # its last sample would be chosen otherwise
     monkeypatch.setattr(batches, "UNUSUAL", 1e3)  # more than any of the scene's values
     index, _ = jax.jit(partial(batches.choose, agent=s.agent))(draws, s.learner, s.ring, ids)
     keys = jax.vmap(lambda key: jax.random.fold_in(key, 0))(draws.keys(Purpose.REPLAY_SAMPLE, ids))
@@ -685,7 +685,8 @@ def test_rows_are_rare_by_what_was_replayed_before_and_then_counted():
     np.testing.assert_allclose(s.terms["rarity"], theirs, rtol=1e-4, atol=1e-6)
     weight = np.broadcast_to(s.batch.weight, (T, B))
     shares = (rarity.shares(came, weight) + rarity.shares(expected, weight)) / 2
-    np.testing.assert_allclose(s.gradients.shares, shares, rtol=1e-4, atol=1e-5)
+    # Distances from edges are as exact as projections: to 1e-4 of what one row counts.
+    np.testing.assert_allclose(s.gradients.shares, shares, rtol=1e-5, atol=4e-6)
 
 
 def test_the_trunk_recalls_rows_of_the_same_episode_in_the_same_sequence():

@@ -73,7 +73,7 @@ def test_a_row_counts_by_its_weight():
     np.testing.assert_allclose(twice, shares(x[jnp.array([0, 0, 1])]), rtol=1e-6)
 
 
-def test_rounding_errors_change_shares_and_rarity_as_little_where_a_bucket_changes():
+def test_crossing_an_edge_changes_shares_and_rarity_as_little_as_any_rounding_error():
     x = jnp.asarray(RNG.standard_normal((100_000, 4)), jnp.float32)
     near = x + 1e-5
     rows, moved = rarity.hashed(x), rarity.hashed(near)

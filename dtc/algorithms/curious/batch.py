@@ -1,6 +1,5 @@
 """Replayed sequences in the form that learning reads."""
 
-from functools import partial
 from typing import NamedTuple
 
 import chex
@@ -74,20 +73,21 @@ def sample(draws: Draws, learner: Learner, stored: Ring, agent: Agent) -> Batch:
 def choose(
     draws: Draws, learner: Learner, stored: Ring, ids_B: Array, agent: Agent
 ) -> tuple[SampleIndex, Array]:
-    """The places of the update's sequences, and their weights [B] in the shares of hashed rows.
+    """The places of the update's sequences, and their weights [B]; 0 where the place was chosen.
 
     With `replay.candidates` above 1, every other episodic sequence begins at that of so many states
     whose task value differs most from their mean, if by more than `UNUSUAL`: near a goal, or
-    shortly before a failure. These do not count as replayed: rare states would stop being rare.
-    Only where a sequence begins is chosen. What follows is as probable as ever, so the model's
-    probabilities keep their values.
+    shortly before a failure. These count neither as replayed, or rare states would stop being rare,
+    nor in the ranges of returns. Only where a sequence begins is chosen. What follows is as
+    probable as ever, so the model's probabilities keep their values.
     """
     keys_B = draws.keys(Purpose.REPLAY_SAMPLE, ids_B)
     even_B = jnp.ones(ids_B.shape, agent.precision.param)
     if agent.replay.candidates == 1 or stored.latents is None:
         return ring.draw(stored, keys_B, ids_B, agent.replay), even_B
-    each_K = jnp.arange(agent.replay.candidates)
-    keys_KB = jax.vmap(lambda k: jax.vmap(partial(jax.random.fold_in, data=k))(keys_B))(each_K)
+    # Folded, not split: JAX's key checker takes the transpose of split keys for a second use.
+    fold = jax.vmap(jax.vmap(jax.random.fold_in, (0, None)), (None, 0))
+    keys_KB = fold(keys_B, jnp.arange(agent.replay.candidates))
     index_KB = jax.vmap(lambda keys_B: ring.draw(stored, keys_B, ids_B, agent.replay))(keys_KB)
     latent_KB = ring.context(stored, index_KB)
     assert latent_KB is not None
