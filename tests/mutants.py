@@ -736,6 +736,14 @@ MUTANTS = (
         "tests/curiosity/test_rarity.py",
     ),
     Mutant(
+        "common_rows_hide_rare_ones_in_their_bucket",
+        "dtc/curiosity/rarity.py",
+        "(jnp.square(rows.weight) * ratio).mean(-1)",
+        "usual / jnp.where(usual > 0, (counts * rows.weight).mean(-1), 1)",
+        "test_the_count_of_a_rare_cell_is_right_among_hundreds_of_common_ones",
+        "tests/curiosity/test_rarity.py",
+    ),
+    Mutant(
         "noise_of_the_value_chooses",
         f"{AGENT}/batch.py",
         "far_KB.max(0) > UNUSUAL",

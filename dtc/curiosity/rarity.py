@@ -19,8 +19,8 @@ from dtc.core.nets import trailing
 from dtc.core.numerics import accum, ema_from_start
 from dtc.core.types import Array
 
-TABLES, BUCKETS = 16, 1024
-PROJECTIONS = 4  # of a table; a bucket is one cell of the grid of their floors
+TABLES, BUCKETS = 16, 4096
+PROJECTIONS = 6  # of a table; a bucket is one cell of the grid of their floors
 WIDTH = 1.0  # of such a cell, in standard deviations of a vector observation
 RATE = 0.01  # EMA rate of the shares, per update; faster at the start
 MOST = 100.0  # largest rarity
@@ -82,15 +82,18 @@ def rarity(seen: Array, rows: Hash) -> Array:
     """[...] how rare rows are among what was replayed.
 
     The mean share of a replayed row's bucket, divided by that of the row's own: inversely
-    proportional to how often something like it was replayed, and 1 for the usual row.
+    proportional to how often something like it was replayed, and 1 for the usual row. It is a mean
+    over the tables of this ratio, not a ratio of means: rows that share a bucket by chance make it
+    larger than it should be, and few tables with such a bucket would decide a mean of shares.
 
     Args:
       seen: running shares [TABLES, BUCKETS].
     """
     usual = jnp.square(seen).sum(-1).mean()
     counts = seen[trailing(jnp.arange(TABLES), rows.bucket), rows.bucket]
-    share = (counts * rows.weight).mean(-1)
-    found = usual / jnp.where(share > 0, share, usual / MOST)
+    ratio = usual * rows.weight / jnp.where(counts > 0, counts, 1)
+    ratio = jnp.where(counts > 0, jnp.minimum(ratio, MOST), MOST)
+    found = (jnp.square(rows.weight) * ratio).mean(-1)
     return jnp.where(usual > 0, limited(found), 1.0)
 
 

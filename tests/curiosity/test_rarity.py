@@ -46,6 +46,19 @@ def test_rarity_is_inversely_proportional_to_how_often_a_row_was_seen(times):
     assert float(found[0] / found[1]) == pytest.approx(times, rel=0.15)
 
 
+def test_the_count_of_a_rare_cell_is_right_among_hundreds_of_common_ones():
+    times = np.round(np.geomspace(1, 2000, 400)).astype(int)[RNG.permutation(400)]
+    weight = jnp.asarray(times / times.mean(), jnp.float32)
+    cells = one_hot(*range(400))
+    seen = rarity.shares(rarity.hashed(cells), weight)
+    found = np.asarray(rarity.rarity(seen, rarity.hashed(cells)))
+    usual = np.square(times).sum() / times.sum()  # times a row's cell was seen, on average of rows
+    expected = np.clip(usual / times, 0, rarity.MOST)
+    slope, _ = np.polyfit(np.log(expected), np.log(found), 1)
+    assert slope == pytest.approx(1, abs=0.1)
+    assert np.abs(np.log(found / expected)).mean() < 0.15
+
+
 def test_rows_seen_equally_often_have_rarity_one():
     x = one_hot(*range(20))
     np.testing.assert_allclose(rarity.rarity(counted(x), rarity.hashed(x)), 1.0, rtol=0.3)
