@@ -82,9 +82,9 @@ def rarity(seen: Array, rows: Hash) -> Array:
     """[...] how rare rows are among what was replayed.
 
     The mean share of a replayed row's bucket, divided by that of the row's own: inversely
-    proportional to how often something like it was replayed, and 1 for the usual row. It is a mean
-    over the tables of this ratio, not a ratio of means: rows that share a bucket by chance make it
-    larger than it should be, and few tables with such a bucket would decide a mean of shares.
+    proportional to how often something like it was replayed, and 1 for the usual row. The ratio is
+    taken in each table, then averaged. A common row that shares a rare one's bucket by chance hides
+    the rare one in that table only; in an average of shares it would hide it in all.
 
     Args:
       seen: running shares [TABLES, BUCKETS].
