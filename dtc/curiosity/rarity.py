@@ -24,6 +24,7 @@ PROJECTIONS = 6  # of a table; a bucket is one cell of the grid of their floors
 WIDTH = 1.0  # of such a cell, in standard deviations of a vector observation
 RATE = 0.01  # EMA rate of the shares, per update; faster at the start
 MOST = 100.0  # largest rarity
+EMPTY = 1e-20  # share of a bucket that no row was in, small enough for the largest rarity
 
 
 class Hash(NamedTuple):
@@ -91,8 +92,7 @@ def rarity(seen: Array, rows: Hash) -> Array:
     """
     usual = jnp.square(seen).sum(-1).mean()
     counts = seen[trailing(jnp.arange(TABLES), rows.bucket), rows.bucket]
-    ratio = usual * rows.weight / jnp.where(counts > 0, counts, 1)
-    ratio = jnp.where(counts > 0, jnp.minimum(ratio, MOST), MOST)
+    ratio = jnp.minimum(usual * rows.weight / jnp.maximum(counts, EMPTY), MOST)
     found = (jnp.square(rows.weight) * ratio).mean(-1)
     return jnp.where(usual > 0, limited(found), 1.0)
 
