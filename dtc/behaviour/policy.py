@@ -31,7 +31,7 @@ class Policy:
     name: str
     rewards: tuple[Reward, ...]
     entropy: float  # entropy weight where the task pays
-    # Entropy weight while nothing pays, in units of the mean |advantage|; 0: `entropy` always
+    # Entropy weight while nothing pays, in mean |advantage| of a step; 0: `entropy` always
     seeking: float = 0.0
     is_relative: bool = False  # reward-free: novelty is divided by its running mean
 

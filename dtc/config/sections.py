@@ -256,7 +256,7 @@ class BehaviourConfig:
         1 / 6, NATURAL, help="factor of entropy weights for continuous actions (DreamerV3: 1)"
     )
     explore_entropy: float = setting(
-        0.3, NATURAL, help="entropy weight while nothing pays, in units of the mean |advantage|"
+        1.5, NATURAL, help="entropy weight while nothing pays, in mean |advantage| of a step"
     )
     intrinsic_weight: float = setting(
         0.3, NATURAL, help="weight of the intrinsic advantage in mode mix (extrinsic: 1)"

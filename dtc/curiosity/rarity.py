@@ -1,4 +1,4 @@
-"""How rarely observations like one have been replayed: counts of hashes, in several tables.
+"""How rarely rows like one have been replayed: counts of hashes, in several tables.
 
 Count-based exploration by hashing (Tang et al. 2017, arXiv:1611.04717) with hashes for real vectors
 (Datar et al. 2004, "Locality-sensitive hashing scheme based on p-stable distributions"): near
@@ -22,6 +22,7 @@ from dtc.core.types import Array
 TABLES, BUCKETS = 16, 4096
 PROJECTIONS = 6  # of a table; a bucket is one cell of the grid of their floors
 WIDTH = 1.0  # of such a cell, in standard deviations of a vector observation
+ACTION = 4.0  # of a one-hot action, so that two of them hardly ever share a bucket
 RATE = 0.01  # EMA rate of the shares, per update; faster at the start
 MOST = 100.0  # largest rarity
 EMPTY = 1e-20  # share of a bucket that no row was in, small enough for the largest rarity
@@ -39,9 +40,15 @@ def init(dtype: jnp.dtype) -> Array:
     return jnp.zeros((TABLES, BUCKETS), dtype)
 
 
-def flat(obs: Mapping[str, Array], names: Iterable[str]) -> Array:
-    """[T, B, F] the named leaves [T, B, ...] of standardised observations, side by side."""
+def flat(obs: Mapping[str, Array], names: Iterable[str], action: Array | None = None) -> Array:
+    """[T, B, F] the named leaves [T, B, ...] of standardised observations, side by side.
+
+    Args:
+      action: [T, B, A] one-hot, appended ACTION times.
+    """
     leaves = [rearrange(accum(obs[name]), "t b ... -> t b (...)") for name in sorted(names)]
+    if action is not None:
+        leaves.append(ACTION * accum(action))
     return jnp.concatenate(leaves, -1)
 
 

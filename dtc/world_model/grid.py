@@ -82,7 +82,7 @@ def make_trunk(
         wide,
         **{name: getattr(plain, name) for name in kept},
         cells=cells,
-        has_rarity=has_rarity,
+        rarities=plain.rarities,
     )
 
 

@@ -23,6 +23,7 @@ def losses(
     obs: Mapping[str, Array],
     rows: Row,
     *,
+    action: Array | None = None,
     rarity: Array | None = None,
     earlier: Array | None = None,
 ) -> dict[str, Array]:
@@ -41,6 +42,7 @@ def losses(
 
     Args:
       obs: encoded, standardised observations [T, B, ...].
+      action: [T, B, A] of each row, as networks read it; read with `rarity` only.
       rarity: [T, B] how rare each row is.
       earlier: [T, B] the index of an earlier row of the same episode, or of the row itself, which
         does not count.
@@ -61,7 +63,7 @@ def losses(
             _, _, dreamed = trunk.apply({"params": params}, expected, method="heads")
             out["mask_expected"] = jnp.where(rows.first, 0.0, mask_loss(dreamed, rows.action_mask))
     if rarity is not None:
-        found = trunk.apply({"params": params}, feature, method="log_rarity")
+        found = trunk.apply({"params": params}, feature, action, method="log_rarity")
         out["rarity"] = jnp.square(found - jnp.log(rarity))
     decoded = trunk.apply({"params": params}, feature, method="decode")
     out |= {f"obs/{name}": x for name, x in of_leaves(trunk, decoded, obs).items()}

@@ -95,7 +95,12 @@ class Trunk(nn.Module):
     has_action_mask: bool
     planes: tuple[str, ...] = ()  # as of EnvSpec
     cells: Cells | None = None  # see grid.py
-    has_rarity: bool = False  # a head tells how rarely states like one were replayed
+    rarities: int = 0  # outputs of a head of how rare states are; one for each discrete action
+
+    @property
+    def has_rarity(self) -> bool:
+        """Whether a head tells how rarely states like one were replayed."""
+        return self.rarities > 0
 
     @property
     def has_recall(self) -> bool:
@@ -122,7 +127,7 @@ class Trunk(nn.Module):
         if self.has_action_mask:
             self.mask = Head(HEAD_LAYERS, c.units, self.num_actions, 1.0, p)
         if self.has_rarity:
-            self.rarity = Head(HEAD_LAYERS, c.units, 1, 0.0, p)
+            self.rarity = Head(HEAD_LAYERS, c.units, self.rarities, 0.0, p)
 
     def embed(self, obs: Mapping[str, Array], action: Array) -> tuple[Array, Array]:
         """Embedded observations and previous actions: all that is computed without a state."""
@@ -150,9 +155,13 @@ class Trunk(nn.Module):
         mask = self.mask(x) if self.has_action_mask else None
         return self.reward(x), self.cont(x)[..., 0], mask
 
-    def log_rarity(self, feature: Feature) -> Array:
-        """[...] log of how rare a state is; no gradient reaches the state."""
-        return self.rarity(lax.stop_gradient(self.read(feature)))[..., 0]
+    def log_rarity(self, feature: Feature, action: Array) -> Array:
+        """[...] log of how rare a state and a discrete action are; no gradient reaches the state.
+
+        Of a box's action it is that of the state alone.
+        """
+        found = self.rarity(lax.stop_gradient(self.read(feature)))
+        return found[..., 0] if self.rarities == 1 else (found * action).sum(-1)
 
     def recall(self, deter: Array, age: Array) -> dict[str, Array]:
         """As `decode`, of the observation `age` [...] rows before h [..., D]."""
@@ -181,7 +190,7 @@ class Trunk(nn.Module):
         self.heads(feature)
         self.decode(feature)
         if self.has_rarity:
-            self.log_rarity(feature)
+            self.log_rarity(feature, action)
         if self.has_recall:
             self.recall(feature.deter, jnp.zeros(feature.deter.shape[:-1], jnp.int32))
 
@@ -225,7 +234,7 @@ def make_trunk(
         num_actions,
         has_mask,
         spec.planes,
-        has_rarity=has_rarity,
+        rarities=(spec.action.num_classes or 1) if has_rarity else 0,
     )
 
 

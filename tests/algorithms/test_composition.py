@@ -656,7 +656,7 @@ def test_novelty_in_dreams_is_disagreement_times_the_predicted_rarity():
             s.agent.member, learner.params.members, data, s.agent.num_members, s.agent.novelty
         )
         variables, feature = {"params": learner.params.trunk}, s.agent.feature(state)
-        log = s.agent.trunk.apply(variables, feature, method="log_rarity")
+        log = s.agent.trunk.apply(variables, feature, data.action, method="log_rarity")
         return plain, log, dreams.novelty_fn(s.agent, learner, state, action[0])
 
     plain, log, novelty = parts(s.learner)
@@ -666,15 +666,15 @@ def test_novelty_in_dreams_is_disagreement_times_the_predicted_rarity():
 
 def test_rows_are_rare_by_what_was_replayed_before_and_then_counted():
     s = scene(replay__candidates=8)
-    seen = s.seen
+    seen, action = s.seen, s.agent.action_input(s.batch.rows.action)
 
     @jax.jit
     def heads(trunk):
         before = dreams.Feature(seen.deter, jnp.exp(seen.log_prior))
         expected = trunk_losses.decode(s.agent.trunk, trunk, before)
         feature, variables = seen.feature(Precision()), {"params": trunk}
-        log = s.agent.trunk.apply(variables, feature, method="log_rarity")
-        both = (rarity.flat(obs, expected) for obs in (s.batch.obs, expected))
+        log = s.agent.trunk.apply(variables, feature, action, method="log_rarity")
+        both = (rarity.flat(obs, expected, action) for obs in (s.batch.obs, expected))
         return [rarity.hashed(x) for x in both], log
 
     (came, expected), log = heads(s.params.trunk)
@@ -966,8 +966,10 @@ def given_gradients(s: Scene):
         "curiosity/novelty": Mean(jnp.float32(3.0), jnp.float32(10.0)),
         "curiosity/novel_share": Mean(jnp.float32(5.0), jnp.float32(10.0)),
         "curiosity/novelty_replay": Mean(jnp.float32(7.0), jnp.float32(10.0)),
-        "explore/intrinsic/advantage": Mean(jnp.float32(4.0), jnp.float32(10.0)),
+        "explore/intrinsic/advantage": Mean(jnp.float32(7.0), jnp.float32(10.0)),
         "task/extrinsic/advantage": Mean(jnp.float32(9.0), jnp.float32(10.0)),
+        "explore/intrinsic/step_advantage": Mean(jnp.float32(4.0), jnp.float32(10.0)),
+        "task/extrinsic/step_advantage": Mean(jnp.float32(3.0), jnp.float32(10.0)),
         "dream/ends": jnp.float32(0.5),
         "dream/wrong_ends": jnp.float32(0.25),
     }

@@ -59,6 +59,18 @@ def test_the_count_of_a_rare_cell_is_right_among_hundreds_of_common_ones():
     assert np.abs(np.log(found / expected)).mean() < 0.15
 
 
+def test_an_action_is_as_rare_as_it_was_tried_in_a_place():
+    cells = jnp.repeat(
+        jnp.eye(20), jnp.array([30] * 10 + [3] * 10), axis=0, total_repeat_length=330
+    )
+    tried = jnp.asarray(np.arange(330) % 3 > 0, jnp.int32)  # one action twice as often as the other
+    rows = rarity.flat({"cell": cells[None]}, ["cell"], jax.nn.one_hot(tried, 2)[None])
+    found = np.asarray(rarity.rarity(counted(rows), rarity.hashed(rows)))[0]
+    seldom, often = (np.median(found[:300][np.asarray(tried[:300]) == a]) for a in (0, 1))
+    assert seldom / often == pytest.approx(2, rel=0.15)
+    assert np.median(found[300:]) / np.median(found[:300]) == pytest.approx(10, rel=0.2)
+
+
 def test_rows_seen_equally_often_have_rarity_one():
     x = one_hot(*range(20))
     np.testing.assert_allclose(rarity.rarity(counted(x), rarity.hashed(x)), 1.0, rtol=0.3)

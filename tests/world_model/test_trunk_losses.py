@@ -145,7 +145,7 @@ def test_rarity_costs_the_squared_error_of_its_log_and_does_not_reach_the_state(
     feature = seen.feature(Precision())
 
     def found(feature):
-        return TRUNK.apply({"params": PARAMS}, feature, method="log_rarity")
+        return TRUNK.apply({"params": PARAMS}, feature, EXTRA["action"], method="log_rarity")
 
     theirs = np.square(jax.jit(found)(feature) - np.log(EXTRA["rarity"]))
     np.testing.assert_allclose(terms["rarity"], theirs, rtol=1e-4)

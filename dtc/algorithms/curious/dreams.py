@@ -78,7 +78,7 @@ def heads_fn(agent: Agent, trunk: PyTree, state: Latent) -> tuple[Array, Array, 
 def novelty_fn(agent: Agent, learner: Learner, state: Latent, action: Array) -> Array:
     """[n] intrinsic reward u(s, a) of states and actions [n, ...].
 
-    Novelty, or how far it fell, times the state's rarity: where there is nothing to learn, members
+    Novelty, or how far it fell, times the rarity of both: where there is nothing to learn, members
     agree about places that were hardly seen, and novelty alone leads to where steps are hard to
     predict.
     """
@@ -92,7 +92,7 @@ def novelty_fn(agent: Agent, learner: Learner, state: Latent, action: Array) -> 
         novelty = jnp.maximum(measure(learner.slow_members) - novelty, 0)
     if agent.trunk.has_rarity:
         variables = {"params": learner.params.trunk}
-        log = agent.trunk.apply(variables, agent.feature(state), method="log_rarity")
+        log = agent.trunk.apply(variables, agent.feature(state), data.action, method="log_rarity")
         novelty = novelty * lax.stop_gradient(rarity.limited(jnp.exp(log)))
     return novelty
 

@@ -283,8 +283,9 @@ def entropy_weights(
     """The entropy weight of each policy in the next update."""
 
     def one(policy: Policy) -> Array:
-        weight, advantage = learner.entropy[policy.name], scalars[f"{policy.name}/advantage"]
-        return next_entropy_weight(weight, advantage, paid[policy.name], update, policy)
+        name = policy.name
+        weight, advantage = learner.entropy[name], scalars[f"{name}/step_advantage"]
+        return next_entropy_weight(weight, advantage, paid[name], update, policy)
 
     return {policy.name: one(policy) for policy in agent.policies}
 
@@ -313,11 +314,16 @@ def followers(
 
 
 def with_shares(scalars: Metrics, agent: Agent) -> Metrics:
-    """The scalars plus each policy's mean |advantage| and the share of each reward in it."""
+    """The scalars plus each policy's mean |advantage| and the share of each reward in it.
+
+    And plus its mean |advantage| of one step.
+    """
     scalars = dict(scalars)
     for policy in agent.policies:
+        for what in ("advantage", "step_advantage"):
+            parts = [scalars[f"{policy.name}/{reward.name}/{what}"] for reward in policy.rewards]
+            scalars[f"{policy.name}/{what}"] = jnp.stack(parts).sum()
+        size = jnp.maximum(scalars[f"{policy.name}/advantage"], LEAST)
         names = [f"{policy.name}/{reward.name}/advantage" for reward in policy.rewards]
-        size = jnp.stack([scalars[name] for name in names]).sum()
-        scalars |= {f"{name}_share": scalars[name] / jnp.maximum(size, LEAST) for name in names}
-        scalars[f"{policy.name}/advantage"] = size
+        scalars |= {f"{name}_share": scalars[name] / size for name in names}
     return scalars

@@ -55,6 +55,7 @@ def trunk_loss(
         seen,
         batch.obs,
         batch.rows,
+        action=batch.action,
         rarity=rare,
         earlier=batch.earlier,
     )
@@ -65,13 +66,17 @@ def trunk_loss(
 def hashes_of(seen: Observed, batch: Batch, trunk: PyTree, agent: Agent) -> Hash:
     """[2, T, B] hashes of each row's observation as it came, and as the prior expected it.
 
+    A discrete action is part of both: what was tried often in a place tells nothing of the rest.
+
     A row is as rare as the geometric mean of both. By what came alone noise would be rare, since
     each frame of it differs from all before. By what was expected alone nothing would be, as long
     as the model expects the same everywhere.
     """
     before = lax.stop_gradient(seen.foretold(agent.precision))
     expected = losses.decode(agent.trunk, lax.stop_gradient(trunk), before)
-    return rarity.hashed(jnp.stack([rarity.flat(x, expected) for x in (batch.obs, expected)]))
+    action = batch.action if agent.spec.is_discrete else None
+    both = [rarity.flat(x, expected, action) for x in (batch.obs, expected)]
+    return rarity.hashed(jnp.stack(both))
 
 
 def member_gradients(
