@@ -567,8 +567,8 @@ MUTANTS = (
     Mutant(
         "entropy_follows_another_policy_s_advantage",
         f"{AGENT}/learn.py",
-        'learner.entropy[name], scalars[f"{name}/step_advantage"]',
-        'learner.entropy[name], scalars[f"{agent.task.name}/step_advantage"]',
+        'learner.entropy[policy.name], scalars[f"{policy.name}/advantage"]',
+        'learner.entropy[policy.name], scalars[f"{agent.task.name}/advantage"]',
         "test_the_entropy_weight_follows_the_advantage_of_its_own_reward_free_policy",
     ),
     # After the gradients
@@ -733,21 +733,6 @@ MUTANTS = (
         "batch.action if agent.spec.is_discrete else None",
         "None",
         "test_rows_are_rare_by_what_was_replayed_before_and_then_counted",
-    ),
-    Mutant(
-        "entropy_weighs_in_advantages_of_whole_dreams",
-        f"{AGENT}/learn.py",
-        'scalars[f"{name}/step_advantage"]',
-        'scalars[f"{name}/advantage"]',
-        "test_the_entropy_weight_follows_the_advantage_of_its_own_reward_free_policy",
-    ),
-    Mutant(
-        "advantages_of_a_step_forget_the_value_before_it",
-        "dtc/behaviour/targets.py",
-        "after - _value_t(rollout, kind.name)",
-        "after",
-        "test_the_advantage_of_a_step_counts_nothing_that_comes_later",
-        "tests/behaviour/test_targets.py",
     ),
     Mutant(
         "buckets_have_hard_edges",

@@ -19,6 +19,7 @@ CFG = BehaviourConfig(
     pool_units=5,
     entropy=0.02,
     explore_entropy=0.3,
+    mix_entropy=0.6,
     intrinsic_weight=0.5,
     discount=0.95,
     intrinsic_discount=0.8,

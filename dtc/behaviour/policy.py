@@ -31,7 +31,7 @@ class Policy:
     name: str
     rewards: tuple[Reward, ...]
     entropy: float  # entropy weight where the task pays
-    # Entropy weight while nothing pays, in mean |advantage| of a step; 0: `entropy` always
+    # Entropy weight while nothing pays, in units of the mean |advantage|; 0: `entropy` always
     seeking: float = 0.0
     is_relative: bool = False  # reward-free: novelty is divided by its running mean
 
@@ -40,19 +40,20 @@ def policies(cfg: BehaviourConfig, is_discrete: bool) -> tuple[Policy, ...]:
     """The policies of `cfg.mode`, the acting one first.
 
     Entropy weighs less in a box: one small push changes the value of the next state little, much
-    less than the returns of two dreams differ.
+    less than the returns of two dreams differ. There it weighs the same in both modes.
     """
     factor = 1.0 if is_discrete else cfg.box_entropy
-    entropy, seeking = factor * cfg.entropy, factor * cfg.explore_entropy
+    entropy, exploring = factor * cfg.entropy, factor * cfg.explore_entropy
     extrinsic = Reward("extrinsic", 1.0, cfg.discount, EXTRINSIC_FLOOR)
     intrinsic = Reward(
         "intrinsic", cfg.intrinsic_weight, cfg.intrinsic_discount, cfg.intrinsic_floor, fades=True
     )
     if cfg.mode == "mix":
+        seeking = cfg.mix_entropy if is_discrete else exploring
         return (Policy("task", (extrinsic, intrinsic), entropy, seeking),)
     task = Policy("task", (extrinsic,), entropy)
     alone = replace(intrinsic, weight=1.0, fades=False)  # a common factor would cancel
-    explore = Policy("explore", (alone,), 0.0, seeking, is_relative=True)
+    explore = Policy("explore", (alone,), 0.0, exploring, is_relative=True)
     return (task,) if cfg.mode == "task" else (explore, task)
 
 

@@ -22,7 +22,7 @@ from dtc.core.types import Array
 PERCENTILES = (5.0, 95.0)  # of the returns; their range divides advantages
 RETURN_RATE = 0.01  # EMA rate of the percentiles, per update
 
-ENTROPY_RATE = 0.05  # EMA rate of the mean |advantage| of a step, which scales a seeker's entropy
+ENTROPY_RATE = 0.05  # EMA rate of mean |advantage|, which scales a reward-free policy's entropy
 LEAST_FLOOR = 1e-3  # of the return range of novelty
 
 
@@ -91,8 +91,8 @@ def targets(
       update: [] int32, number of updates before this one.
     """
     chex.assert_equal_shape(jax.tree.leaves((rollout.reward, rollout.cont, rollout.value_tp1)))
-    valid_Hn = jnp.arange(rollout.cont.shape[0])[:, None] < horizon
-    valid_Hn = jnp.broadcast_to(valid_Hn, rollout.cont.shape)
+    steps_H = jnp.arange(rollout.cont.shape[0])
+    valid_Hn = jnp.broadcast_to(steps_H[:, None] < horizon, rollout.cont.shape)
     cont = jnp.where(valid_Hn, rollout.cont, 0.0)
     runs_Hn = valid_Hn & (_survival(rollout.alive_0, cont) > 0.5)
     counted_Hn = (valid_Hn if cfg.count_ended else runs_Hn) & rollout.usual[None]
@@ -117,8 +117,6 @@ def targets(
         sizes = {"return_scale": scale, "return_p05": found.low, "return_p95": found.high}
         metrics |= {f"{name}/{k}": x for k, x in sizes.items()}
         shares = {"return": ret[name], "value": value_t[name], "advantage": jnp.abs(parts[name])}
-        of_step = _step_advantage(rollout, cont, kind, ranges)
-        shares["step_advantage"] = weight / scale * jnp.abs(of_step)
         metrics |= {f"{name}/{k}": Mean(share(x), steps) for k, x in shares.items()}
     discount = max(kind.discount for kind in policy.rewards)
     weight = jnp.where(valid_Hn, _survival(rollout.alive_0, discount * cont), 0.0)
@@ -145,26 +143,12 @@ def _returns(
     cfg: BehaviourConfig,
 ) -> Array:
     """[H, n] lambda-returns of one kind of reward, see `targets`."""
-    reward = _reward(rollout, cont, kind, ranges)
-    return jax.vmap(
-        lambda r, c, v: returns.lambda_returns(r, c, v, cfg.lam, horizon), in_axes=1, out_axes=1
-    )(reward, kind.discount * cont, rollout.value_tp1[kind.name])
-
-
-def _reward(rollout: Rollout, cont: Array, kind: Reward, ranges: dict[str, ReturnRange]) -> Array:
-    """[H, n] one kind of reward, with what an intrinsic return has after the end."""
     reward = rollout.reward[kind.name]
     if kind.name == "intrinsic":
         reward = reward + kind.discount * (1.0 - cont) * ranges[kind.name].low
-    return reward
-
-
-def _step_advantage(
-    rollout: Rollout, cont: Array, kind: Reward, ranges: dict[str, ReturnRange]
-) -> Array:
-    """[H, n] r + gamma v(s_{t+1}) - v(s_t): what an action changes, without what is drawn later."""
-    after = kind.discount * cont * rollout.value_tp1[kind.name]
-    return _reward(rollout, cont, kind, ranges) + after - _value_t(rollout, kind.name)
+    return jax.vmap(
+        lambda r, c, v: returns.lambda_returns(r, c, v, cfg.lam, horizon), in_axes=1, out_axes=1
+    )(reward, kind.discount * cont, rollout.value_tp1[kind.name])
 
 
 class Followed(NamedTuple):
@@ -219,26 +203,24 @@ def earned(ranges: dict[str, ReturnRange]) -> Array:
 
 def next_entropy_weight(
     weight: Array,
-    step_advantage: Array,
+    advantage: Array,
     paid: Array,
     update: Array,
     policy: Policy,
 ) -> Array:
     """[] the weight of a policy's entropy in the next update.
 
-    While nothing pays, it follows the mean |advantage| of one step. As novelty decays, advantages
-    fall by a factor of ten: with a constant weight the policy would be nearly deterministic at
-    first or nearly uniform later. In the advantages of whole dreams most is what is drawn later, so
-    they are large where the policy is uniform, and would keep it so.
+    While nothing pays, it follows the mean |advantage|. As novelty decays, advantages fall from 0.5
+    to 0.03 of the return range: with a constant weight the policy would be nearly deterministic at
+    first or nearly uniform later.
 
     Args:
       weight: [] weight in this update.
-      step_advantage: [] mean |r + gamma v(s') - v(s)| of this update in units of the range of
-        returns, over all devices.
+      advantage: [] mean |A| of this update, over all devices.
       paid: [] in [0, 1], see `earned`.
       update: [] int32, number of updates before this one.
     """
     if not policy.seeking:
         return weight
-    wanted = paid * policy.entropy + (1.0 - paid) * policy.seeking * step_advantage
+    wanted = paid * policy.entropy + (1.0 - paid) * policy.seeking * advantage
     return ema_from_start(weight, wanted, ENTROPY_RATE, update + 1)

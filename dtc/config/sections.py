@@ -255,9 +255,10 @@ class BehaviourConfig:
     box_entropy: float = setting(
         1 / 6, NATURAL, help="factor of entropy weights for continuous actions (DreamerV3: 1)"
     )
-    explore_entropy: float = setting(
-        1.5, NATURAL, help="entropy weight while nothing pays, in mean |advantage| of a step"
+    mix_entropy: float = setting(
+        0.8, NATURAL, help="entropy in mix while nothing pays, in mean |A|"
     )
+    explore_entropy: float = setting(0.3, NATURAL, help="likewise in mode explore")
     intrinsic_weight: float = setting(
         0.3, NATURAL, help="weight of the intrinsic advantage in mode mix (extrinsic: 1)"
     )

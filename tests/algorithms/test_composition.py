@@ -240,9 +240,12 @@ def test_the_entropy_of_a_box_weighs_less():
         agent = algorithm.make_agent(cfg, walk(is_box).spec, Precision())
         return [(p.entropy, p.seeking) for p in agent.policies]
 
-    factor = cfg.behaviour.box_entropy
-    assert factor < 1
-    np.testing.assert_allclose(entropies(True), factor * np.array(entropies(False)))
+    behaviour = cfg.behaviour
+    ((usual, seeking),) = entropies(False)
+    assert (usual, seeking) == (behaviour.entropy, behaviour.mix_entropy)
+    assert behaviour.box_entropy < 1
+    box = behaviour.box_entropy * np.array([[usual, behaviour.explore_entropy]])
+    np.testing.assert_allclose(entropies(True), box)
 
 
 def test_an_explorer_collects_with_its_latest_parameters():
@@ -966,10 +969,8 @@ def given_gradients(s: Scene):
         "curiosity/novelty": Mean(jnp.float32(3.0), jnp.float32(10.0)),
         "curiosity/novel_share": Mean(jnp.float32(5.0), jnp.float32(10.0)),
         "curiosity/novelty_replay": Mean(jnp.float32(7.0), jnp.float32(10.0)),
-        "explore/intrinsic/advantage": Mean(jnp.float32(7.0), jnp.float32(10.0)),
+        "explore/intrinsic/advantage": Mean(jnp.float32(4.0), jnp.float32(10.0)),
         "task/extrinsic/advantage": Mean(jnp.float32(9.0), jnp.float32(10.0)),
-        "explore/intrinsic/step_advantage": Mean(jnp.float32(4.0), jnp.float32(10.0)),
-        "task/extrinsic/step_advantage": Mean(jnp.float32(3.0), jnp.float32(10.0)),
         "dream/ends": jnp.float32(0.5),
         "dream/wrong_ends": jnp.float32(0.25),
     }

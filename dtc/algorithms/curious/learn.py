@@ -283,9 +283,8 @@ def entropy_weights(
     """The entropy weight of each policy in the next update."""
 
     def one(policy: Policy) -> Array:
-        name = policy.name
-        weight, advantage = learner.entropy[name], scalars[f"{name}/step_advantage"]
-        return next_entropy_weight(weight, advantage, paid[name], update, policy)
+        weight, advantage = learner.entropy[policy.name], scalars[f"{policy.name}/advantage"]
+        return next_entropy_weight(weight, advantage, paid[policy.name], update, policy)
 
     return {policy.name: one(policy) for policy in agent.policies}
 
@@ -314,16 +313,11 @@ def followers(
 
 
 def with_shares(scalars: Metrics, agent: Agent) -> Metrics:
-    """The scalars plus each policy's mean |advantage| and the share of each reward in it.
-
-    And plus its mean |advantage| of one step.
-    """
+    """The scalars plus each policy's mean |advantage| and the share of each reward in it."""
     scalars = dict(scalars)
     for policy in agent.policies:
-        for what in ("advantage", "step_advantage"):
-            parts = [scalars[f"{policy.name}/{reward.name}/{what}"] for reward in policy.rewards]
-            scalars[f"{policy.name}/{what}"] = jnp.stack(parts).sum()
-        size = jnp.maximum(scalars[f"{policy.name}/advantage"], LEAST)
         names = [f"{policy.name}/{reward.name}/advantage" for reward in policy.rewards]
-        scalars |= {f"{name}_share": scalars[name] / size for name in names}
+        size = jnp.stack([scalars[name] for name in names]).sum()
+        scalars |= {f"{name}_share": scalars[name] / jnp.maximum(size, LEAST) for name in names}
+        scalars[f"{policy.name}/advantage"] = size
     return scalars
