@@ -255,9 +255,7 @@ class BehaviourConfig:
     box_entropy: float = setting(
         1 / 6, NATURAL, help="factor of entropy weights for continuous actions (DreamerV3: 1)"
     )
-    mix_entropy: float = setting(
-        0.8, NATURAL, help="entropy in mix while nothing pays, in mean |A|"
-    )
+    mix_entropy: float = setting(0.8, NATURAL, help="entropy in mix while nothing pays, in |A|")
     explore_entropy: float = setting(0.3, NATURAL, help="likewise in mode explore")
     intrinsic_weight: float = setting(
         0.3, NATURAL, help="weight of the intrinsic advantage in mode mix (extrinsic: 1)"
