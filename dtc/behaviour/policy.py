@@ -40,7 +40,7 @@ def policies(cfg: BehaviourConfig, is_discrete: bool) -> tuple[Policy, ...]:
     """The policies of `cfg.mode`, the acting one first.
 
     Entropy weighs less in a box: one small push changes the value of the next state little, much
-    less than the returns of two dreams differ. There it weighs the same in both modes.
+    less than the returns of two dreams differ. Its weight there is the same in explore and mix.
     """
     factor = 1.0 if is_discrete else cfg.box_entropy
     entropy, exploring = factor * cfg.entropy, factor * cfg.explore_entropy

@@ -244,19 +244,19 @@ class BehaviourConfig:
     )
     layers: int = setting(3, COUNT, help="hidden layers of actor and critics")
     pool_units: int = setting(64, NATURAL, help="P, width of a salience token; 0: no pooling")
-    discount: float = setting(
-        0.99, BELOW_ONE, unit="per step", help="discount of extrinsic returns"
-    )
+    discount: float = setting(0.99, BELOW_ONE, unit="per step", help="discounts extrinsic returns")
     intrinsic_discount: float = setting(
-        0.99, BELOW_ONE, unit="per step", help="discount of intrinsic returns"
+        0.99, BELOW_ONE, unit="per step", help="discounts intrinsic returns"
     )
     lam: float = setting(0.95, SHARE, help="lambda of the lambda-returns")
     entropy: float = setting(3e-3, NATURAL, help="entropy weight of a policy whose task pays")
     box_entropy: float = setting(
         1 / 6, NATURAL, help="factor of entropy weights for continuous actions (DreamerV3: 1)"
     )
-    mix_entropy: float = setting(0.8, NATURAL, help="entropy in mix while nothing pays, in |A|")
-    explore_entropy: float = setting(0.3, NATURAL, help="likewise in mode explore")
+    mix_entropy: float = setting(
+        0.8, NATURAL, help="entropy weight in mix while nothing pays, in units of mean |advantage|"
+    )
+    explore_entropy: float = setting(0.3, NATURAL, help="the same in explore, and of boxes in mix")
     intrinsic_weight: float = setting(
         0.3, NATURAL, help="weight of the intrinsic advantage in mode mix (extrinsic: 1)"
     )

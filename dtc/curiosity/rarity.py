@@ -22,7 +22,7 @@ from dtc.core.types import Array
 TABLES, BUCKETS = 16, 4096
 PROJECTIONS = 6  # of a table; a bucket is one cell of the grid of their floors
 WIDTH = 1.0  # of such a cell, in standard deviations of a vector observation
-ACTION = 4.0  # of a one-hot action, so that two of them hardly ever share a bucket
+ACTION = 4.0  # factor of a one-hot action: with it two actions hardly ever share a bucket
 RATE = 0.01  # EMA rate of the shares, per update; faster at the start
 MOST = 100.0  # largest rarity
 EMPTY = 1e-20  # share of a bucket that no row was in, small enough for the largest rarity
@@ -44,7 +44,7 @@ def flat(obs: Mapping[str, Array], names: Iterable[str], action: Array | None = 
     """[T, B, F] the named leaves [T, B, ...] of standardised observations, side by side.
 
     Args:
-      action: [T, B, A] one-hot, appended ACTION times.
+      action: [T, B, A] one-hot, multiplied by ACTION and appended.
     """
     leaves = [rearrange(accum(obs[name]), "t b ... -> t b (...)") for name in sorted(names)]
     if action is not None:

@@ -66,7 +66,7 @@ def trunk_loss(
 def hashes_of(seen: Observed, batch: Batch, trunk: PyTree, agent: Agent) -> Hash:
     """[2, T, B] hashes of each row's observation as it came, and as the prior expected it.
 
-    A discrete action is part of both: what was tried often in a place tells nothing of the rest.
+    A discrete action is part of both: another one may be rare in the same place.
 
     A row is as rare as the geometric mean of both. By what came alone noise would be rare, since
     each frame of it differs from all before. By what was expected alone nothing would be, as long
