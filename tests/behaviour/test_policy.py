@@ -20,16 +20,23 @@ def test_each_mode_has_its_policies_with_the_acting_one_first(mode, expected):
     weights = {p.name: {r.name: r.weight for r in p.rewards} for p in found}
     assert list(weights) == list(expected) and weights == expected
     assert {r.floor for p in found for r in p.rewards if r.name == "extrinsic"} == {1.0}
+    seeking = {"mix": CFG.mix_entropy, "explore": CFG.explore_entropy}.get(mode)
     for p in found:
         assert p.entropy == (0.0 if p.name == "explore" else 0.02)
-        assert p.seeking == (0.3 if "intrinsic" in expected[p.name] else 0.0)
+        assert p.seeking == (seeking if "intrinsic" in expected[p.name] else 0.0)
 
 
 @pytest.mark.parametrize("mode", ["mix", "task", "explore"])
 def test_entropy_weighs_less_in_a_box(mode):
-    cfg = replace(CFG, mode=mode, box_entropy=0.25)
+    cfg = replace(CFG, mode=mode, box_entropy=0.25, mix_entropy=CFG.explore_entropy)
     for p, same in zip(policy.policies(cfg, False), policy.policies(cfg, True), strict=True):
         assert (p.entropy, p.seeking) == (same.entropy / 4, same.seeking / 4)
+
+
+def test_a_box_has_the_entropy_of_explore_in_mix_too():
+    (mix,) = policy.policies(replace(CFG, mode="mix"), False)
+    explore, _ = policy.policies(replace(CFG, mode="explore"), False)
+    assert mix.seeking == explore.seeking
 
 
 # Actions
