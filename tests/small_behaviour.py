@@ -21,6 +21,7 @@ CFG = BehaviourConfig(
     explore_entropy=0.3,
     mix_entropy=0.6,
     intrinsic_weight=0.5,
+    extrinsic_floor=0.4,
     discount=0.95,
     intrinsic_discount=0.8,
 )

@@ -10,8 +10,6 @@ from dtc.core import distributions as dist
 from dtc.core.numerics import accum
 from dtc.core.types import Array, EnvSpec, Key
 
-EXTRINSIC_FLOOR = 1.0  # smallest divisor of task advantages (DreamerV3): small ones stay small
-
 
 @dataclass(frozen=True)
 class Reward:
@@ -44,7 +42,7 @@ def policies(cfg: BehaviourConfig, is_discrete: bool) -> tuple[Policy, ...]:
     """
     factor = 1.0 if is_discrete else cfg.box_entropy
     entropy, exploring = factor * cfg.entropy, factor * cfg.explore_entropy
-    extrinsic = Reward("extrinsic", 1.0, cfg.discount, EXTRINSIC_FLOOR)
+    extrinsic = Reward("extrinsic", 1.0, cfg.discount, cfg.extrinsic_floor)
     intrinsic = Reward(
         "intrinsic", cfg.intrinsic_weight, cfg.intrinsic_discount, cfg.intrinsic_floor, fades=True
     )

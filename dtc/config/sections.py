@@ -260,13 +260,13 @@ class BehaviourConfig:
     intrinsic_weight: float = setting(
         0.3, NATURAL, help="weight of the intrinsic advantage in mode mix (extrinsic: 1)"
     )
+    extrinsic_floor: float = setting(0.3, POSITIVE, help="smallest divisor of task advantages")
     intrinsic_floor: float = setting(
         0.1, POSITIVE, help="smallest divisor of the intrinsic advantage, beside a task that pays"
     )
     slow_rate: float = setting(0.1, RATE, unit="per update", help="EMA rate of the slow critics")
     reward_unit: bool = setting(
-        True,
-        help="rewards are in units of the root mean square of positive ones (DreamerV3: false)",
+        True, help="rewards are in units of the RMS of positive ones (DreamerV3: false)"
     )
     centre: bool = setting(
         True, help="the mean over all dreams is subtracted from advantages (DreamerV3: false)"

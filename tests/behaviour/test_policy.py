@@ -19,7 +19,7 @@ def test_each_mode_has_its_policies_with_the_acting_one_first(mode, expected):
     found = policy.policies(replace(CFG, mode=mode), True)
     weights = {p.name: {r.name: r.weight for r in p.rewards} for p in found}
     assert list(weights) == list(expected) and weights == expected
-    assert {r.floor for p in found for r in p.rewards if r.name == "extrinsic"} == {1.0}
+    assert {r.floor for p in found for r in p.rewards if r.name == "extrinsic"} == {0.4}
     seeking = {"mix": CFG.mix_entropy, "explore": CFG.explore_entropy}.get(mode)
     for p in found:
         assert p.entropy == (0.0 if p.name == "explore" else 0.02)

@@ -119,7 +119,7 @@ def numpy_targets(problem):
     rate = max(RETURN_RATE, 1 / (problem.update + 1))
     advantage, ranges, paid = np.zeros(cont.shape), {}, 1.0
     for name in ("extrinsic", "intrinsic"):
-        weight, floor = 1.0, 1.0
+        weight, floor = 1.0, 0.4
         if name == "intrinsic":
             weight, floor = 0.5 * (1 - paid * problem.boredom), max(0.1 * paid, LEAST_FLOOR)
         found = np.percentile(ret[name][runs], PERCENTILES)
