@@ -522,9 +522,17 @@ MUTANTS = (
     Mutant(
         "boredom_takes_from_the_task",
         "dtc/behaviour/targets.py",
-        "return jnp.asarray(kind.weight), jnp.asarray(kind.floor)",
-        "return kind.weight * (1.0 - boredom), jnp.asarray(kind.floor)",
+        "    if kind.fades:\n        weight, floor = weight",
+        "    if True:\n        weight, floor = weight",
         "test_boredom_scales_only_the_intrinsic_advantage",
+    ),
+    Mutant(
+        "small_costs_pull_like_rewards",
+        "dtc/behaviour/targets.py",
+        "floor = jnp.maximum(floor, 1.0 - FALL * paid)",
+        "floor = jnp.maximum(floor, 0.0 * paid)",
+        "test_small_returns_of_the_task_stay_small_and_tiny_ones_smaller",
+        "tests/behaviour/test_targets.py",
     ),
     Mutant(
         "progress_has_no_error",

@@ -24,6 +24,7 @@ RETURN_RATE = 0.01  # EMA rate of the percentiles, per update
 
 ENTROPY_RATE = 0.05  # EMA rate of mean |advantage|, which scales a reward-free policy's entropy
 LEAST_FLOOR = 1e-3  # of the return range of novelty
+FALL = 7.0  # of the task's floor, from 1 where its returns do not differ, per unit of their range
 
 
 class ReturnRange(NamedTuple):
@@ -186,9 +187,12 @@ def _follow(
 
 def _weight_and_floor(kind: Reward, boredom: Array, paid: Array) -> tuple[Array, Array]:
     """[] each: the weight of one kind's advantage, and the smallest range that divides it."""
-    if not kind.fades:
-        return jnp.asarray(kind.weight), jnp.asarray(kind.floor)
-    return kind.weight * (1.0 - boredom * paid), jnp.maximum(kind.floor * paid, LEAST_FLOOR)
+    weight, floor = jnp.asarray(kind.weight), jnp.asarray(kind.floor)
+    if kind.name == "extrinsic":
+        floor = jnp.maximum(floor, 1.0 - FALL * paid)
+    if kind.fades:
+        weight, floor = weight * (1.0 - boredom * paid), jnp.maximum(floor * paid, LEAST_FLOOR)
+    return weight, floor
 
 
 def earned(ranges: dict[str, ReturnRange]) -> Array:

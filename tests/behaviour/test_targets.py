@@ -19,6 +19,7 @@ from tests.small_behaviour import CFG, KINDS, H, N, assert_close
 RNG = np.random.default_rng(0)
 DISCOUNTS = {"extrinsic": 0.95, "intrinsic": 0.8}
 PERCENTILES, RETURN_RATE, ENTROPY_RATE, LEAST_FLOOR = (5.0, 95.0), 0.01, 0.05, 1e-3
+FALL = 7.0
 (MIX,) = policies(CFG, True)
 
 
@@ -117,19 +118,20 @@ def numpy_targets(problem):
     }
     runs = np.cumprod(np.concatenate([rollout.alive_0[None], cont[:-1]]), 0) > 0.5
     rate = max(RETURN_RATE, 1 / (problem.update + 1))
-    advantage, ranges, paid = np.zeros(cont.shape), {}, 1.0
+    advantage, ranges, paid = np.zeros(cont.shape), {}, None
     for name in ("extrinsic", "intrinsic"):
-        weight, floor = 1.0, 0.4
-        if name == "intrinsic":
-            weight, floor = 0.5 * (1 - paid * problem.boredom), max(0.1 * paid, LEAST_FLOOR)
         found = np.percentile(ret[name][runs], PERCENTILES)
         old = problem.ranges[name]
         low, high = (x + rate * (y - x) for x, y in zip(old, found, strict=True))
         before = np.concatenate([rollout.value_0[name][None], rollout.value_tp1[name][:-1]])
         delta = ret[name] - before
+        if name == "extrinsic":
+            paid = min(high - low, 1.0)
+            weight, floor = 1.0, max(0.4, 1 - FALL * paid)
+        else:
+            weight, floor = 0.5 * (1 - paid * problem.boredom), max(0.1 * paid, LEAST_FLOOR)
         advantage += weight * (delta - delta[runs].mean()) / max(floor, high - low)
         ranges[name] = ReturnRange(low, high)
-        paid = min(high - low, 1.0)
     alive = np.cumprod(np.concatenate([rollout.alive_0[None], CFG.discount * cont[:-1]]), 0)
     return ret, advantage, alive, runs, ranges
 
@@ -159,6 +161,14 @@ def test_targets_equal_a_loop(times):
     paid = targets.earned(found.ranges)
     np.testing.assert_allclose(paid, min(known.high - known.low, 1), rtol=1e-4)
     assert targets.earned({"intrinsic": known}) == 0
+
+
+@pytest.mark.parametrize(("times", "least"), [(1e-4, 0.99), (0.05, 0.4), (1.0, 0.4)])
+def test_small_returns_of_the_task_stay_small_and_tiny_ones_smaller(times, least):
+    found = compiled_judge(paying(times, 1.0))
+    known = found.ranges["extrinsic"]
+    size = max(float(known.high - known.low), least)
+    assert means(found)["extrinsic/return_scale"] == pytest.approx(size, rel=0.01)
 
 
 def test_novelty_is_neither_small_nor_boring_while_nothing_pays():
