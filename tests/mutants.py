@@ -126,8 +126,8 @@ MUTANTS = (
     Mutant(
         "boredom_takes_from_novelty_while_nothing_pays",
         "dtc/behaviour/targets.py",
-        "kind.weight * (1.0 - boredom * paid)",
-        "kind.weight * (1.0 - boredom)",
+        "weight * (1.0 - boredom * paid)",
+        "weight * (1.0 - boredom)",
         "test_novelty_is_neither_small_nor_boring_while_nothing_pays",
         "tests/behaviour/test_targets.py",
     ),
