@@ -24,7 +24,7 @@ RETURN_RATE = 0.01  # EMA rate of the percentiles, per update
 
 ENTROPY_RATE = 0.05  # EMA rate of mean |advantage|, which scales a reward-free policy's entropy
 LEAST_FLOOR = 1e-3  # of the return range of novelty
-FALL = 7.0  # of the task's floor, from 1 where its returns do not differ, per unit of their range
+FALL = 7.0  # how fast the task's floor falls from 1 as the range of its returns grows
 
 
 class ReturnRange(NamedTuple):
@@ -186,7 +186,11 @@ def _follow(
 
 
 def _weight_and_floor(kind: Reward, boredom: Array, paid: Array) -> tuple[Array, Array]:
-    """[] each: the weight of one kind's advantage, and the smallest range that divides it."""
+    """[] each: the weight of one kind's advantage, and the smallest range that divides it.
+
+    A tiny range of the task's returns may be costs on the way to a reward that nobody has found
+    yet. So they are divided by nearly 1, larger ones by the range or `behaviour.extrinsic_floor`.
+    """
     weight, floor = jnp.asarray(kind.weight), jnp.asarray(kind.floor)
     if kind.name == "extrinsic":
         floor = jnp.maximum(floor, 1.0 - FALL * paid)
