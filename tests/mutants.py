@@ -453,8 +453,8 @@ MUTANTS = (
     Mutant(
         "entropy_weight_of_the_task_policy",
         f"{AGENT}/dreams.py",
-        "learner.slow[name], learner.entropy[name], agent.spec",
-        "learner.slow[name], learner.entropy[agent.task.name], agent.spec",
+        "entropy_weight(learner.entropy[name], earned",
+        "entropy_weight(learner.entropy[agent.task.name], earned",
         "test_each_policy_has_its_own_entropy_weight",
     ),
     Mutant(
@@ -575,9 +575,24 @@ MUTANTS = (
     Mutant(
         "entropy_follows_another_policy_s_advantage",
         f"{AGENT}/learn.py",
-        'learner.entropy[policy.name], scalars[f"{policy.name}/advantage"]',
-        'learner.entropy[policy.name], scalars[f"{agent.task.name}/advantage"]',
-        "test_the_entropy_weight_follows_the_advantage_of_its_own_reward_free_policy",
+        'size = scalars[f"{policy.name}/advantage"]',
+        'size = scalars[f"{agent.task.name}/advantage"]',
+        "test_the_entropy_weight_follows_its_own_reward_free_policy",
+    ),
+    Mutant(
+        "entropy_follows_another_policy_s_entropy",
+        f"{AGENT}/learn.py",
+        'scalars.get(f"{policy.name}/entropy_share")',
+        'scalars.get(f"{agent.task.name}/entropy_share")',
+        "test_the_entropy_weight_follows_its_own_reward_free_policy",
+    ),
+    Mutant(
+        "a_uniform_policy_stays_uniform",
+        "dtc/behaviour/targets.py",
+        "toward_entropy(seeking.factor, share, MOST_ENTROPY",
+        "toward_entropy(seeking.factor, 0.0 * share, MOST_ENTROPY",
+        "test_the_entropy_weight_recovers_when_the_policy_is_no_longer_uniform",
+        "tests/behaviour/test_targets.py",
     ),
     # After the gradients
     Mutant(

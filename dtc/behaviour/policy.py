@@ -29,7 +29,7 @@ class Policy:
     name: str
     rewards: tuple[Reward, ...]
     entropy: float  # entropy weight where the task pays
-    # Entropy weight while nothing pays, in units of the mean |advantage|; 0: `entropy` always
+    # Most that the entropy weighs while nothing pays, in units of mean |advantage|; 0: `entropy`
     seeking: float = 0.0
     is_relative: bool = False  # reward-free: novelty is divided by its running mean
 
@@ -113,6 +113,22 @@ def entropy_share(entropy: Array, mask: Array | None, spec: EnvSpec) -> Array | 
         num = jnp.where(mask.any(-1), mask.sum(-1), num)
     most = jnp.log(jnp.maximum(accum(num), 1))
     return jnp.where(most > 0, entropy / jnp.where(most > 0, most, 1), 1)
+
+
+def toward_entropy(
+    weight: Array, share: Array, target: float, rate: float, bounds: tuple[float, float]
+) -> Array:
+    """[] the entropy's weight, raised where the entropy is below its target and lowered above.
+
+    A step of dual gradient ascent on log weight (Haarnoja et al. 2018, arXiv:1812.05905, eq. 18):
+    the weight is the price of the constraint that the entropy stays at the target.
+
+    Args:
+      share: [] `entropy_share`, over all devices.
+      rate: step of log weight, an update and unit of `share`.
+      bounds: least and largest weight.
+    """
+    return jnp.clip(weight * jnp.exp(rate * (target - share)), *bounds)
 
 
 def kl(old: Array, new: Array, mask: Array | None, spec: EnvSpec, squash: bool = True) -> Array:

@@ -10,7 +10,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from dtc.behaviour.policy import Policy, Reward
+from dtc.behaviour.policy import Policy, Reward, toward_entropy
 from dtc.config.sections import BehaviourConfig
 from dtc.core import mesh, returns
 from dtc.core.metrics import Mean
@@ -23,6 +23,9 @@ PERCENTILES = (5.0, 95.0)  # of the returns; their range divides advantages
 RETURN_RATE = 0.01  # EMA rate of the percentiles, per update
 
 ENTROPY_RATE = 0.05  # EMA rate of mean |advantage|, which scales a reward-free policy's entropy
+MOST_ENTROPY = 0.95  # of a reward-free policy, in units of the largest
+FACTOR_RATE = 0.2  # step of the log of what keeps it there, an update and unit of entropy share
+LEAST_FACTOR = 1e-3  # of that, in units of the largest
 LEAST_FLOOR = 1e-3  # of the return range of novelty
 FALL = 7.0  # how fast the task's floor falls from 1 as the range of its returns grows
 
@@ -209,26 +212,47 @@ def earned(ranges: dict[str, ReturnRange]) -> Array:
     return jnp.zeros(()) if known is None else jnp.clip(known.high - known.low, 0.0, 1.0)
 
 
-def next_entropy_weight(
-    weight: Array,
-    advantage: Array,
-    paid: Array,
-    update: Array,
-    policy: Policy,
-) -> Array:
-    """[] the weight of a policy's entropy in the next update.
+class Seeking(NamedTuple):
+    """The weight of a policy's entropy while nothing pays: the product of both."""
+
+    factor: Array  # [] at most `policy.seeking`, less after the policy was nearly uniform
+    advantage: Array  # [] slow mean |A|
+
+
+def entropy_weight(seeking: Seeking, paid: Array, policy: Policy) -> Array:
+    """[] the weight of a policy's entropy: `policy.entropy` as far as its task pays.
 
     While nothing pays, it follows the mean |advantage|. As novelty decays, advantages fall from 0.5
     to 0.03 of the return range: with a constant weight the policy would be nearly deterministic at
     first or nearly uniform later.
 
     Args:
-      weight: [] weight in this update.
-      advantage: [] mean |A| of this update, over all devices.
       paid: [] in [0, 1], see `earned`.
+    """
+    if not policy.seeking:
+        return jnp.asarray(policy.entropy)
+    return paid * policy.entropy + (1.0 - paid) * seeking.factor * seeking.advantage
+
+
+def follow_entropy(
+    seeking: Seeking, advantage: Array, share: Array | None, update: Array, policy: Policy
+) -> Seeking:
+    """What the next update makes its entropy weight of.
+
+    The factor falls while the policy is nearly uniform, and recovers otherwise. All actions alike
+    teach a world model little: where a reward asks for the action that a sign had named, neither
+    says anything about it alone.
+
+    Args:
+      advantage: [] mean |A| of this update, over all devices.
+      share: [] entropy in that of the uniform policy, over all devices; None for a box.
       update: [] int32, number of updates before this one.
     """
     if not policy.seeking:
-        return weight
-    wanted = paid * policy.entropy + (1.0 - paid) * policy.seeking * advantage
-    return ema_from_start(weight, wanted, ENTROPY_RATE, update + 1)
+        return seeking
+    size = ema_from_start(seeking.advantage, advantage, ENTROPY_RATE, update + 1)
+    if share is None:
+        return Seeking(seeking.factor, size)
+    bounds = (LEAST_FACTOR * policy.seeking, policy.seeking)
+    factor = toward_entropy(seeking.factor, share, MOST_ENTROPY, FACTOR_RATE, bounds)
+    return Seeking(factor, size)

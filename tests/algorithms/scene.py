@@ -21,7 +21,7 @@ from dtc.algorithms.curious import dreams, learn, model
 from dtc.algorithms.curious.agent import Agent, Learner
 from dtc.algorithms.curious.controls import NOVELTIES
 from dtc.behaviour.policy import Policy
-from dtc.behaviour.targets import ReturnRange
+from dtc.behaviour.targets import ReturnRange, Seeking
 from dtc.core import distributions as dist
 from dtc.core.keys import Draws
 from dtc.core.nets import Precision
@@ -236,7 +236,10 @@ def make_learner(agent: Agent) -> Learner:
         average=noise(shapes.average, 3),
         slow_members=noise(shapes.slow_members, 4),
         ranges=ranges,
-        entropy={p.name: jnp.float32(0.02 + 0.03 * i) for i, p in enumerate(agent.policies)},
+        entropy={
+            p.name: Seeking(jnp.float32(0.8 * p.seeking), jnp.float32(0.3 + 0.1 * i))
+            for i, p in enumerate(agent.policies)
+        },
         curiosity=CuriosityState(
             fast=jnp.float32(0.05),
             slow=jnp.float32(0.08),

@@ -794,6 +794,8 @@ def test_the_gradients_from_dreams_equal_the_equations(mode, name):
     returns, advantage, weight = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), arrays)
     net, dreamed = s.agent.net(s.policies[name]), s.dreamed(name)
     feature, slow = s.agent.feature(dreamed.latent), {"params": s.learner.slow[name]}
+    seeking, is_seeking = s.learner.entropy[name], mode == "explore"  # the scene's task pays
+    eta = seeking.factor * seeking.advantage if is_seeking else s.agent.behaviour.entropy
 
     @jax.jit
     @jax.grad
@@ -801,7 +803,7 @@ def test_the_gradients_from_dreams_equal_the_equations(mode, name):
         output, logits, _ = net.apply({"params": behaviour}, feature, method="everything")
         slow_logits = net.apply(slow, feature, method="values")
         log_p, entropy = log_prob_and_entropy(output, dreamed.action, dreamed.mask, s.agent.spec)
-        loss = -(log_p * advantage + s.learner.entropy[name] * entropy)
+        loss = -(log_p * advantage + eta * entropy)
         for kind, ret in returns.items():
             loss += losses.critic_loss(logits[kind], slow_logits[kind], ret, net.bins)
         return (weight * loss).mean()
@@ -916,7 +918,7 @@ def test_each_policy_has_its_own_entropy_weight():
     s = explorer()
 
     def lesson(name, weight):
-        entropy = s.learner.entropy | {name: jnp.float32(weight)}
+        entropy = s.learner.entropy | {name: targets.Seeking(jnp.float32(weight), 1.0)}
         return s.lesson("explore", learner=s.learner._replace(entropy=entropy))
 
     assert_equal(lesson("task", 0.1), lesson("task", 0.9))
@@ -971,6 +973,8 @@ def given_gradients(s: Scene):
         "curiosity/novelty_replay": Mean(jnp.float32(7.0), jnp.float32(10.0)),
         "explore/intrinsic/advantage": Mean(jnp.float32(4.0), jnp.float32(10.0)),
         "task/extrinsic/advantage": Mean(jnp.float32(9.0), jnp.float32(10.0)),
+        "explore/entropy_share": Mean(jnp.float32(9.7), jnp.float32(10.0)),
+        "task/entropy_share": Mean(jnp.float32(2.0), jnp.float32(10.0)),
         "dream/ends": jnp.float32(0.5),
         "dream/wrong_ends": jnp.float32(0.25),
     }
@@ -1147,12 +1151,14 @@ def test_slow_critics_and_the_average_follow_the_updated_parameters():
     assert_close(after.average, average)
 
 
-def test_the_entropy_weight_follows_the_advantage_of_its_own_reward_free_policy():
+def test_the_entropy_weight_follows_its_own_reward_free_policy():
     s, after = explorer(), updated()[0].learner.entropy
-    cfg, old = s.agent.behaviour, s.learner.entropy
-    wanted = cfg.explore_entropy * 0.4
-    expected = ema_from_start(old["explore"], wanted, targets.ENTROPY_RATE, UPDATE + 1)
-    np.testing.assert_allclose(after["explore"], expected, rtol=1e-6)
+    most, old = s.agent.behaviour.explore_entropy, s.learner.entropy
+    size = ema_from_start(old["explore"].advantage, 0.4, targets.ENTROPY_RATE, UPDATE + 1)
+    above = targets.MOST_ENTROPY - 0.97
+    factor = old["explore"].factor * np.exp(targets.FACTOR_RATE * above)
+    assert factor < most
+    np.testing.assert_allclose(after["explore"], (factor, size), rtol=1e-6)
     assert after["task"] == old["task"]
 
 

@@ -298,24 +298,48 @@ def test_ranges_may_include_the_steps_after_a_dream_s_end():
 # The entropy's weight
 
 
-@pytest.mark.parametrize(("mode", "paid", "shares"), [
-    ("explore", 0.0, {"explore": 1.0, "task": 0.0}),
-    ("mix", 0.0, {"task": 1.0}),
-    ("mix", 0.75, {"task": 0.25}),
-    ("mix", 1.0, {"task": 0.0}),
-    ("task", 0.0, {"task": 0.0}),
+@pytest.mark.parametrize("mode", ["mix", "explore"])
+@pytest.mark.parametrize(("share", "factors"), [
+    (None, [1.0, 1.0]),  # of a box
+    (0.5, [1.0, 1.0]),
+    (1.0, [np.exp(-0.01), np.exp(-0.3)]),
 ])  # fmt: skip
-def test_the_entropy_weight_follows_the_advantage_as_far_as_nothing_pays(mode, paid, shares):
+def test_the_entropy_weight_follows_the_advantage_of_a_policy_that_is_not_uniform(
+    mode, share, factors
+):
     sizes = 1 + 4 * RNG.random(30)
     mean = sizes[:20].mean()  # a running mean until t = 1 / rate
     for size in sizes[20:]:
         mean += ENTROPY_RATE * (size - mean)
+    policy = policies(replace(CFG, mode=mode), share is not None)[0]
+    seeking, found = targets.Seeking(policy.seeking, jnp.float32(0.0)), []
+    for t, size in enumerate(sizes):
+        seeking = targets.follow_entropy(seeking, size, share, jnp.int32(t), policy)
+        found.append(float(seeking.factor) / policy.seeking)
+    np.testing.assert_allclose([found[0], found[-1]], factors, rtol=1e-5)
+    assert float(seeking.advantage) == pytest.approx(mean, rel=1e-5)
+
+
+def test_the_entropy_weight_recovers_when_the_policy_is_no_longer_uniform():
+    (policy,) = policies(replace(CFG, mode="mix"), True)
+    seeking = targets.Seeking(0.5 * policy.seeking, jnp.float32(1.0))
+    for t in range(60):
+        seeking = targets.follow_entropy(seeking, 1.0, 0.85, jnp.int32(t), policy)
+    assert float(seeking.factor) == pytest.approx(policy.seeking)
+    for t in range(2000):
+        seeking = targets.follow_entropy(seeking, 1.0, 1.0, jnp.int32(t), policy)
+    assert float(seeking.factor) == pytest.approx(1e-3 * policy.seeking)
+
+
+@pytest.mark.parametrize(("mode", "paid", "weights"), [
+    ("explore", 0.0, {"explore": 0.5, "task": 0.02}),
+    ("mix", 0.0, {"task": 0.5}),
+    ("mix", 0.75, {"task": 0.75 * 0.02 + 0.25 * 0.5}),
+    ("mix", 1.0, {"task": 0.02}),
+    ("task", 0.0, {"task": 0.02}),
+])  # fmt: skip
+def test_the_entropy_weight_is_the_task_s_as_far_as_that_pays(mode, paid, weights):
+    seeking = targets.Seeking(jnp.float32(0.25), jnp.float32(2.0))
     for policy in policies(replace(CFG, mode=mode), True):
-        weight = jnp.float32(policy.entropy)
-        for t, size in enumerate(sizes):
-            x = (paid, jnp.int32(t), policy)
-            weight = targets.next_entropy_weight(weight, size, *x)
-        share = shares[policy.name] * (0.6 if mode == "mix" else 0.3)
-        fixed = {"explore": 0.0, "mix": paid * 0.02, "task": 0.02}
-        is_fixed = fixed[mode] if policy.name == mode or mode == "mix" else 0.02
-        assert float(weight) == pytest.approx(share * mean + is_fixed, rel=1e-5)
+        weight = targets.entropy_weight(seeking, paid, policy)
+        assert float(weight) == pytest.approx(weights[policy.name])

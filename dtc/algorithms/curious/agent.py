@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from dtc.behaviour import losses, networks, policy
 from dtc.behaviour.networks import Behaviour
 from dtc.behaviour.policy import Policy
-from dtc.behaviour.targets import ReturnRange
+from dtc.behaviour.targets import ReturnRange, Seeking
 from dtc.config.sections import (
     BehaviourConfig,
     CuriosityConfig,
@@ -126,7 +126,7 @@ class Learner(NamedTuple):
     average: dict[str, PyTree]  # EMA of `params.behaviour`, which is evaluated
     slow_members: PyTree  # slow copies of the members, for `Novelty.is_progress`; else None
     ranges: dict[str, dict[str, ReturnRange]]  # by policy and kind of reward
-    entropy: dict[str, Array]  # entropy weight of each policy, [] float32
+    entropy: dict[str, Seeking]  # what makes the entropy weight of each policy, [] float32
     curiosity: CuriosityState
     ends: Ends  # how far the head's ends are right
     seen: Array | None  # shares of hashed observations, if novelty depends on rarity
@@ -240,7 +240,7 @@ def init(root: Key, agent: Agent) -> Learner:
         ranges={
             p.name: {r.name: ReturnRange(zero, zero) for r in p.rewards} for p in agent.policies
         },
-        entropy={p.name: jnp.asarray(p.entropy, wide) for p in agent.policies},
+        entropy={p.name: Seeking(jnp.asarray(p.seeking, wide), zero) for p in agent.policies},
         curiosity=drive.init(len(agent.dream.horizons)),
         ends=ends.init(wide),
         seen=rarity.init(wide) if agent.trunk.has_rarity else None,

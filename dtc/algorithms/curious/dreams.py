@@ -14,7 +14,7 @@ from dtc.algorithms.curious.model import Scalars
 from dtc.behaviour import losses
 from dtc.behaviour.losses import ChunkData, PolicyLearner
 from dtc.behaviour.policy import Policy
-from dtc.behaviour.targets import ReturnRange, Rollout, targets
+from dtc.behaviour.targets import ReturnRange, Rollout, earned, entropy_weight, targets
 from dtc.core import distributions as dist
 from dtc.core import mesh, returns
 from dtc.core.keys import Draws
@@ -205,7 +205,8 @@ def learn_in_dreams(
 def policy_learner(learner: Learner, policy: Policy, agent: Agent) -> PolicyLearner:
     """The inputs of the policy's losses other than parameters and data."""
     name = policy.name
-    return PolicyLearner(agent.net(policy), learner.slow[name], learner.entropy[name], agent.spec)
+    weight = entropy_weight(learner.entropy[name], earned(learner.ranges[name]), policy)
+    return PolicyLearner(agent.net(policy), learner.slow[name], weight, agent.spec)
 
 
 class ValueGradients(NamedTuple):

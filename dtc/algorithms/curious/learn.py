@@ -29,7 +29,7 @@ from dtc.algorithms.curious.model import (
 )
 from dtc.behaviour.networks import update_slow
 from dtc.behaviour.policy import Policy, kl
-from dtc.behaviour.targets import ReturnRange, earned, next_entropy_weight
+from dtc.behaviour.targets import ReturnRange, Seeking, earned, follow_entropy
 from dtc.core import mesh, metrics, normalizer, optimizer
 from dtc.core.keys import Draws
 from dtc.core.metrics import LEAST, Metrics
@@ -183,7 +183,7 @@ def learn(
         average=average,
         slow_members=slow_members,
         ranges=info.ranges,
-        entropy=entropy_weights(draws.update, learner, scalars, paid, agent),
+        entropy=next_seeking(draws.update, learner, scalars, agent),
         curiosity=curiosity,
         ends=ends.follow(
             learner.ends,
@@ -277,14 +277,15 @@ def norms(steps: dict[str, OptimizerInfo]) -> Metrics:
     return grads | {f"step/{name}": step.update_norm for name, step in shown}
 
 
-def entropy_weights(
-    update: Array, learner: Learner, scalars: Metrics, paid: dict[str, Array], agent: Agent
-) -> dict[str, Array]:
-    """The entropy weight of each policy in the next update."""
+def next_seeking(
+    update: Array, learner: Learner, scalars: Metrics, agent: Agent
+) -> dict[str, Seeking]:
+    """What each policy's entropy weighs in the next update while nothing pays."""
 
-    def one(policy: Policy) -> Array:
-        weight, advantage = learner.entropy[policy.name], scalars[f"{policy.name}/advantage"]
-        return next_entropy_weight(weight, advantage, paid[policy.name], update, policy)
+    def one(policy: Policy) -> Seeking:
+        size = scalars[f"{policy.name}/advantage"]
+        share = scalars.get(f"{policy.name}/entropy_share")
+        return follow_entropy(learner.entropy[policy.name], size, share, update, policy)
 
     return {policy.name: one(policy) for policy in agent.policies}
 

@@ -185,16 +185,11 @@ def next_unit(draws: Draws, unit: Array, rows: Minibatch) -> Array:
 
 
 def next_weight(weight: Array, found: Metrics, agent: Agent) -> Array:
-    """The entropy's weight, raised where the entropy is below its target and lowered above.
-
-    A step of dual gradient ascent on log weight (Haarnoja et al. 2018, eq. 18): the weight is the
-    price of the constraint that the entropy stays at the target.
-    """
-    target = agent.cfg.entropy_target
+    """[] the entropy's weight in the next update; under an entropy target it moves."""
+    target, share = agent.cfg.entropy_target, found["task/entropy_share"]
     if not target:
         return weight
-    moved = weight * jnp.exp(ENTROPY_RATE * (target - found["task/entropy_share"]))
-    return jnp.clip(moved, *ENTROPY_WEIGHTS)
+    return policy.toward_entropy(weight, share, target, ENTROPY_RATE, ENTROPY_WEIGHTS)
 
 
 def follow(draws: Draws, learner: Learner, collected: Collected, agent: Agent) -> Learner:
