@@ -580,6 +580,13 @@ MUTANTS = (
         "test_the_entropy_weight_follows_its_own_reward_free_policy",
     ),
     Mutant(
+        "an_actor_on_the_side_is_slowed",
+        f"{AGENT}/learn.py",
+        "paid[policy.name] if policy == agent.policies[0] else jnp.zeros(())",
+        "paid[policy.name]",
+        "test_an_acting_policy_is_slower_the_more_its_task_pays_and_one_on_the_side_is_not",
+    ),
+    Mutant(
         "entropy_follows_another_policy_s_entropy",
         f"{AGENT}/learn.py",
         'scalars.get(f"{policy.name}/entropy_share")',

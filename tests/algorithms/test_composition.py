@@ -1095,9 +1095,15 @@ def test_slow_copies_follow_the_updated_members_at_the_slow_rate():
 
 
 @pytest.mark.parametrize(("paid", "share"), [(0.0, 1.0), (0.5, 0.1**0.5), (1.0, 0.1)])
-def test_an_actor_is_slower_the_more_its_task_pays(paid, share):
-    found = learn.step_share(jnp.float32(0), jnp.float32(paid), scene().agent)
-    assert float(found) == pytest.approx(share, rel=1e-5)
+def test_an_acting_policy_is_slower_the_more_its_task_pays_and_one_on_the_side_is_not(paid, share):
+    rates = {"task": jnp.float32(paid), "explore": jnp.float32(0)}
+    still = {f"{name}/change": jnp.float32(0) for name in rates}
+
+    def found(agent):
+        return {p.name: float(learn.step_share(p, rates, still, agent)) for p in agent.policies}
+
+    assert found(scene().agent) == pytest.approx({"task": share}, rel=1e-5)
+    assert found(explorer().agent) == pytest.approx({"explore": 1.0, "task": 1.0})
 
 
 @pytest.mark.parametrize("size", [0.003, 0.3])
@@ -1107,9 +1113,8 @@ def test_an_actor_takes_the_share_of_its_step_that_changes_its_policy_by_the_lim
     info = learn.UpdateInfo(one.seen, one.batch, {}, {})
     new = jax.tree.map(lambda x, step: x + size * step, old, noise(old, 14))
     changes = s.compiled(learn.policy_changes)(old, new, info)
-    shares = {
-        name: learn.step_share(changes[f"{name}/change"], jnp.zeros(()), s.agent) for name in old
-    }
+    nothing = dict.fromkeys(old, jnp.zeros(()))
+    shares = {p.name: learn.step_share(p, nothing, changes, s.agent) for p in s.agent.policies}
     made = learn.shortened(old, new, shares)
     changed = s.compiled(learn.policy_changes)(old, made, info)
     for name in s.policies:
@@ -1122,7 +1127,7 @@ def test_an_actor_takes_the_share_of_its_step_that_changes_its_policy_by_the_lim
 
 def test_an_update_takes_the_shortened_steps(monkeypatch):
     s = explorer()
-    monkeypatch.setattr(learn, "step_share", lambda change, paid, agent: 0.25 + 0 * change)
+    monkeypatch.setattr(learn, "step_share", lambda *args: jnp.float32(0.25))
     grads, info = given_gradients(s)
     monkeypatch.setattr(learn, "gradients", lambda *args: (grads, info))
     after = learn.learn(s.draws, s.learner, None, s.ring, s.agent).learner.params.behaviour

@@ -153,7 +153,7 @@ def learn(
     moved = policy_changes(learner.params.behaviour, params.behaviour, info, agent)
     scalars = with_shares(metrics.reduce(info.scalars | moved), agent)
     paid = {name: earned(ranges) for name, ranges in info.ranges.items()}
-    taken = {name: step_share(scalars[f"{name}/change"], x, agent) for name, x in paid.items()}
+    taken = {p.name: step_share(p, paid, scalars, agent) for p in agent.policies}
     behaviour = shortened(learner.params.behaviour, params.behaviour, taken)
     params = params._replace(behaviour=behaviour)
     curiosity, curious = drive.update(
@@ -236,14 +236,20 @@ def policy_changes(
     return found
 
 
-def step_share(change: Array, paid: Array, agent: Agent) -> Array:
+def step_share(policy: Policy, paid: dict[str, Array], scalars: Metrics, agent: Agent) -> Array:
     """[] share of an actor's step at `explore_lr` that is taken.
 
-    It is a step at `actor_lr` as far as the task pays. It changes the policy by `actor_kl` at most:
-    KL is quadratic in small steps, so a share s of a step changes the policy by s^2 KL.
+    Of the policy that acts, it is a step at `actor_lr` as far as the task pays: a faster one leaves
+    a good action, and the data with it, before its critic knows better. A step changes the policy
+    by `actor_kl` at most: KL is quadratic in small steps, so a share s changes it by s^2 KL.
+
+    Args:
+      paid: what each policy earns, see `earned`.
+      scalars: metrics, with the KL of the whole step.
     """
-    cfg = agent.optimizer
-    share = (cfg.actor_lr / cfg.explore_lr) ** paid
+    cfg, change = agent.optimizer, scalars[f"{policy.name}/change"]
+    slowed = paid[policy.name] if policy == agent.policies[0] else jnp.zeros(())
+    share = (cfg.actor_lr / cfg.explore_lr) ** slowed
     if cfg.actor_kl:
         share = jnp.minimum(share, jnp.sqrt(cfg.actor_kl / jnp.maximum(change, cfg.actor_kl)))
     return share
