@@ -134,9 +134,9 @@ MUTANTS = (
     Mutant(
         "an_actor_is_faster_the_more_its_task_pays",
         LEARN,
-        "(cfg.actor_lr / cfg.explore_lr) ** paid",
-        "(cfg.actor_lr / cfg.explore_lr) ** (1 - paid)",
-        "test_an_actor_is_slower_the_more_its_task_pays",
+        "(cfg.actor_lr / cfg.explore_lr) ** slowed",
+        "(cfg.actor_lr / cfg.explore_lr) ** (1 - slowed)",
+        "test_an_acting_policy_is_slower_the_more_its_task_pays_and_one_on_the_side_is_not",
     ),
     Mutant(
         "noise_goes_on_into_the_next_episode",
