@@ -28,7 +28,6 @@ from dtc.world_model.imagination import Dreamed, ModelFns
 from dtc.world_model.latent import Feature
 from dtc.world_model.rssm import Observed
 
-EXPLORER_POWER = 0.5  # of rarity, for a reward-free policy: a bonus of 1 / sqrt(count)
 REPLAY_VALUE_SCALE = 0.3  # weight of the replay-value loss (Hafner et al. 2023)
 
 
@@ -81,8 +80,7 @@ def novelty_fn(agent: Agent, learner: Learner, state: Latent, action: Array) -> 
 
     Novelty, or how far it fell, times the rarity of both: where there is nothing to learn, members
     agree about places that were hardly seen, and novelty alone leads to where steps are hard to
-    predict. For a reward-free policy it is the root of rarity: with rarity itself a rare corner
-    raises the values of all states, and they hardly differ.
+    predict.
     """
     data = Transitions(state, agent.action_input(action))
 
@@ -95,8 +93,7 @@ def novelty_fn(agent: Agent, learner: Learner, state: Latent, action: Array) -> 
     if agent.trunk.has_rarity:
         variables = {"params": learner.params.trunk}
         log = agent.trunk.apply(variables, agent.feature(state), data.action, method="log_rarity")
-        power = EXPLORER_POWER if agent.policies[0].is_relative else 1.0
-        novelty = novelty * lax.stop_gradient(rarity.limited(jnp.exp(power * log)))
+        novelty = novelty * lax.stop_gradient(rarity.limited(jnp.exp(log)))
     return novelty
 
 
