@@ -186,9 +186,10 @@ def next_unit(draws: Draws, unit: Array, rows: Minibatch) -> Array:
 
 def next_weight(weight: Array, found: Metrics, agent: Agent) -> Array:
     """[] the entropy's weight in the next update; under an entropy target it moves."""
-    target, share = agent.cfg.entropy_target, found["task/entropy_share"]
+    target = agent.cfg.entropy_target
     if not target:
         return weight
+    share = found["task/entropy_share"]
     return policy.toward_entropy(weight, share, target, ENTROPY_RATE, ENTROPY_WEIGHTS)
 
 
