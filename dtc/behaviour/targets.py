@@ -23,9 +23,9 @@ PERCENTILES = (5.0, 95.0)  # of the returns; their range divides advantages
 RETURN_RATE = 0.01  # EMA rate of the percentiles, per update
 
 ENTROPY_RATE = 0.05  # EMA rate of mean |advantage|, which scales a reward-free policy's entropy
-MOST_ENTROPY = 0.95  # of a reward-free policy, in units of the largest
-FACTOR_RATE = 0.2  # step of the log of what keeps it there, an update and unit of entropy share
-LEAST_FACTOR = 1e-3  # of that, in units of the largest
+MOST_ENTROPY = 0.95  # entropy above which `Seeking.factor` falls, in units of the largest
+FACTOR_RATE = 0.2  # step of the factor's log, an update and unit of entropy share
+LEAST_FACTOR = 1e-3  # smallest factor, in units of `Policy.seeking`
 LEAST_FLOOR = 1e-3  # of the return range of novelty
 FALL = 7.0  # how fast the task's floor falls from 1 as the range of its returns grows
 
@@ -213,7 +213,7 @@ def earned(ranges: dict[str, ReturnRange]) -> Array:
 
 
 class Seeking(NamedTuple):
-    """The weight of a policy's entropy while nothing pays: the product of both."""
+    """Two numbers whose product is the weight of a policy's entropy while nothing pays."""
 
     factor: Array  # [] at most `policy.seeking`, less after the policy was nearly uniform
     advantage: Array  # [] slow mean |A|
@@ -237,11 +237,11 @@ def entropy_weight(seeking: Seeking, paid: Array, policy: Policy) -> Array:
 def follow_entropy(
     seeking: Seeking, advantage: Array, share: Array | None, update: Array, policy: Policy
 ) -> Seeking:
-    """What the next update makes its entropy weight of.
+    """The factor and the mean |A| that weigh the policy's entropy in the next update.
 
-    The factor falls while the policy is nearly uniform, and recovers otherwise. All actions alike
-    teach a world model little: where a reward asks for the action that a sign had named, neither
-    says anything about it alone.
+    The factor falls while the policy is nearly uniform, and recovers otherwise. Uniform actions can
+    hide a reward from the world model: if it is paid for the action that a sign named earlier,
+    neither the sign nor the action predicts it alone.
 
     Args:
       advantage: [] mean |A| of this update, over all devices.

@@ -126,7 +126,7 @@ class Learner(NamedTuple):
     average: dict[str, PyTree]  # EMA of `params.behaviour`, which is evaluated
     slow_members: PyTree  # slow copies of the members, for `Novelty.is_progress`; else None
     ranges: dict[str, dict[str, ReturnRange]]  # by policy and kind of reward
-    entropy: dict[str, Seeking]  # what makes the entropy weight of each policy, [] float32
+    entropy: dict[str, Seeking]  # by policy; of the weight of its entropy
     curiosity: CuriosityState
     ends: Ends  # how far the head's ends are right
     seen: Array | None  # shares of hashed observations, if novelty depends on rarity

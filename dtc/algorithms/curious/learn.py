@@ -286,7 +286,7 @@ def norms(steps: dict[str, OptimizerInfo]) -> Metrics:
 def next_seeking(
     update: Array, learner: Learner, scalars: Metrics, agent: Agent
 ) -> dict[str, Seeking]:
-    """What each policy's entropy weighs in the next update while nothing pays."""
+    """The factor and mean |A| by which each policy's entropy is weighed in the next update."""
 
     def one(policy: Policy) -> Seeking:
         size = scalars[f"{policy.name}/advantage"]
