@@ -758,10 +758,24 @@ MUTANTS = (
         "test_rows_are_rare_by_what_was_replayed_before_and_then_counted",
     ),
     Mutant(
-        "rarity_counts_places_without_actions",
+        "rarity_counts_places_with_another_action",
         f"{AGENT}/model.py",
-        "batch.action if agent.spec.is_discrete else None",
-        "None",
+        "rarity.taken(hashes, batch.rows.action)",
+        "rarity.taken(hashes, 0 * batch.rows.action)",
+        "test_rows_are_rare_by_what_was_replayed_before_and_then_counted",
+    ),
+    Mutant(
+        "rarity_is_learned_of_the_taken_action_alone",
+        f"{AGENT}/model.py",
+        "jnp.exp(jnp.log(rarity.rarity(batch.replayed, hashes)).mean(0))",
+        "jnp.exp(jnp.log(rarity.rarity(batch.replayed, hashes)).mean((0, -1), keepdims=True)[0])",
+        "test_rows_are_rare_by_what_was_replayed_before_and_then_counted",
+    ),
+    Mutant(
+        "rare_rows_weigh_no_more_than_common_ones",
+        "dtc/world_model/losses.py",
+        "jnp.sqrt(rare) * jnp.square",
+        "jnp.square",
         "test_rows_are_rare_by_what_was_replayed_before_and_then_counted",
     ),
     Mutant(

@@ -72,8 +72,7 @@ ROWS = Row(
     action_mask=RNG.random((T, B, A)) < 0.5,
 )
 EXTRA = {
-    "action": classes(T, B, A),
-    "rarity": np.exp(normal(T, B)),
+    "rarity": np.exp(normal(T, B, A)),
     "earlier": np.array([[0, 0], [0, 1], [1, 0], [3, 2], [1, 4], [0, 2]], np.int32),
 }
 

@@ -24,7 +24,7 @@ PROJECTIONS = 6  # of a table; a bucket is one cell of the grid of their floors
 WIDTH = 1.0  # of such a cell, in standard deviations of a vector observation
 ACTION = 4.0  # factor of a one-hot action: with it two actions hardly ever share a bucket
 RATE = 0.01  # EMA rate of the shares, per update; faster at the start
-MOST = 100.0  # largest rarity
+MOST = 1000.0  # largest rarity
 EMPTY = 1e-20  # share of a bucket that no row was in, small enough for the largest rarity
 
 
@@ -40,25 +40,26 @@ def init(dtype: jnp.dtype) -> Array:
     return jnp.zeros((TABLES, BUCKETS), dtype)
 
 
-def flat(obs: Mapping[str, Array], names: Iterable[str], action: Array | None = None) -> Array:
-    """[T, B, F] the named leaves [T, B, ...] of standardised observations, side by side.
-
-    Args:
-      action: [T, B, A] one-hot, multiplied by ACTION and appended.
-    """
+def flat(obs: Mapping[str, Array], names: Iterable[str]) -> Array:
+    """[T, B, F] the named leaves [T, B, ...] of standardised observations, side by side."""
     leaves = [rearrange(accum(obs[name]), "t b ... -> t b (...)") for name in sorted(names)]
-    if action is not None:
-        leaves.append(ACTION * accum(action))
     return jnp.concatenate(leaves, -1)
 
 
-def hashed(x: Array) -> Hash:
-    """The Hash of each x [..., F]."""
-    rng = np.random.default_rng(0)
-    directions = rng.standard_normal((x.shape[-1], TABLES * PROJECTIONS)).astype(np.float32)
+def hashed(x: Array, num_actions: int = 0) -> Hash:
+    """The Hash of each x [..., F]; with actions that of each x and each action, [..., A, TABLES].
+
+    An action counts as its one-hot vector times ACTION, appended to x.
+    """
+    rng, size = np.random.default_rng(0), x.shape[-1]
+    shape = (size + num_actions, TABLES * PROJECTIONS)
+    directions = rng.standard_normal(shape).astype(np.float32)
     offsets = rng.uniform(0, WIDTH, TABLES * PROJECTIONS).astype(np.float32)
     factors = rng.integers(1, 2**15, PROJECTIONS, dtype=np.int32)
-    projected = x @ directions
+    projected = x @ directions[:size]
+    if num_actions:
+        projected = projected[..., None, :]
+        projected = projected + trailing(jnp.asarray(ACTION * directions[size:]), projected)
     projected = (projected + trailing(jnp.asarray(offsets), projected)) / WIDTH
     projected = rearrange(projected, "... (t p) -> ... t p", p=PROJECTIONS)
     cell = jnp.floor(projected)
@@ -67,6 +68,13 @@ def hashed(x: Array) -> Hash:
     weight = edge * lax.rsqrt(jnp.square(edge).mean(-1, keepdims=True))
     cell = cell.astype(jnp.int32)
     return Hash((cell * trailing(jnp.asarray(factors), cell)).sum(-1) % BUCKETS, weight)
+
+
+def taken(rows: Hash, action: Array) -> Hash:
+    """[..., TABLES] the Hash of each row with the action [...] that was taken there."""
+    index = action[..., None, None]
+    index = jnp.broadcast_to(index, (*rows.bucket.shape[:-2], 1, 1))
+    return Hash(*(jnp.take_along_axis(x, index, -2)[..., 0, :] for x in rows))
 
 
 def shares(rows: Hash, weight: Array) -> Array:

@@ -23,7 +23,6 @@ def losses(
     obs: Mapping[str, Array],
     rows: Row,
     *,
-    action: Array | None = None,
     rarity: Array | None = None,
     earlier: Array | None = None,
 ) -> dict[str, Array]:
@@ -35,15 +34,16 @@ def losses(
     on codes drawn from the prior, as in dreams, except in the first rows of episodes. A head that
     learns from the posterior alone trusts codes that the prior does not get right.
 
-    With `rarity` also the squared error of its log, with `earlier` also `recall`, the loss of an
-    earlier observation decoded from h alone. What h is asked for it keeps, long before a reward
-    tells that it matters (compare Wayne et al. 2018, arXiv:1803.10760, whose memory is trained by
-    prediction and not by reward).
+    With `rarity` also the squared error of its log, on average of the allowed actions. Each weighs
+    by the root of the rarity: a place that is seldom replayed is not forgotten in between.
+
+    With `earlier` also `recall`, the loss of an earlier observation decoded from h alone. What h is
+    asked for it keeps, long before a reward tells that it matters (compare Wayne et al. 2018,
+    arXiv:1803.10760, whose memory is trained by prediction and not by reward).
 
     Args:
       obs: encoded, standardised observations [T, B, ...].
-      action: [T, B, A] of each row, as networks read it; read with `rarity` only.
-      rarity: [T, B] how rare each row is.
+      rarity: [T, B] how rare each row is; where actions are discrete, [T, B, A] with each of them.
       earlier: [T, B] the index of an earlier row of the same episode, or of the row itself, which
         does not count.
     """
@@ -63,8 +63,11 @@ def losses(
             _, _, dreamed = trunk.apply({"params": params}, expected, method="heads")
             out["mask_expected"] = jnp.where(rows.first, 0.0, mask_loss(dreamed, rows.action_mask))
     if rarity is not None:
-        found = trunk.apply({"params": params}, feature, action, method="log_rarity")
-        out["rarity"] = jnp.square(found - jnp.log(rarity))
+        found = trunk.apply({"params": params}, feature, method="log_rarities")
+        rare = rarity.reshape(found.shape)
+        error = jnp.sqrt(rare) * jnp.square(found - jnp.log(rare))
+        allowed = jnp.ones_like(error) if rows.action_mask is None else accum(rows.action_mask)
+        out["rarity"] = (allowed * error).sum(-1) / jnp.maximum(allowed.sum(-1), 1.0)
     decoded = trunk.apply({"params": params}, feature, method="decode")
     out |= {f"obs/{name}": x for name, x in of_leaves(trunk, decoded, obs).items()}
     if earlier is not None:

@@ -156,12 +156,16 @@ class Trunk(nn.Module):
         return self.reward(x), self.cont(x)[..., 0], mask
 
     def log_rarity(self, feature: Feature, action: Array) -> Array:
-        """[...] log of how rare a state and a discrete action are; no gradient reaches the state.
-
-        Of a box's action it is that of the state alone.
-        """
-        found = self.rarity(lax.stop_gradient(self.read(feature)))
+        """[...] log of how rare a state and a discrete action are, see `log_rarities`."""
+        found = self.log_rarities(feature)
         return found[..., 0] if self.rarities == 1 else (found * action).sum(-1)
+
+    def log_rarities(self, feature: Feature) -> Array:
+        """[..., A] log of how rare a state and each discrete action are, of a box [..., 1].
+
+        That of a box is of the state alone. No gradient reaches the state.
+        """
+        return self.rarity(lax.stop_gradient(self.read(feature)))
 
     def recall(self, deter: Array, age: Array) -> dict[str, Array]:
         """As `decode`, of the observation `age` [...] rows before h [..., D]."""

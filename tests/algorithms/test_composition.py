@@ -664,30 +664,34 @@ def test_novelty_in_dreams_is_disagreement_times_the_predicted_rarity():
 
     plain, log, novelty = parts(s.learner)
     assert np.ptp(np.asarray(log)) > 0.1
-    np.testing.assert_allclose(novelty, plain * np.clip(np.exp(log), 0.01, 100), rtol=1e-5)
+    np.testing.assert_allclose(novelty, plain * np.clip(np.exp(log), 0.001, 1000), rtol=1e-5)
 
 
 def test_rows_are_rare_by_what_was_replayed_before_and_then_counted():
     s = scene(replay__candidates=8)
-    seen, action = s.seen, s.agent.action_input(s.batch.rows.action)
+    seen = s.seen
 
     @jax.jit
     def heads(trunk):
         before = dreams.Feature(seen.deter, jnp.exp(seen.log_prior))
         expected = trunk_losses.decode(s.agent.trunk, trunk, before)
         feature, variables = seen.feature(Precision()), {"params": trunk}
-        log = s.agent.trunk.apply(variables, feature, action, method="log_rarity")
-        both = (rarity.flat(obs, expected, action) for obs in (s.batch.obs, expected))
-        return [rarity.hashed(x) for x in both], log
+        log = s.agent.trunk.apply(variables, feature, method="log_rarities")
+        both = (rarity.flat(obs, expected) for obs in (s.batch.obs, expected))
+        return [rarity.hashed(x, s.agent.trunk.num_actions) for x in both], log
 
     (came, expected), log = heads(s.params.trunk)
     assert differ(came, expected)
     rare = [np.asarray(rarity.rarity(s.learner.seen, rows)) for rows in (came, expected)]
     assert min(np.ptp(x) for x in rare) > 0.1
-    theirs = np.square(log - 0.5 * (np.log(rare[0]) + np.log(rare[1])))
+    log_rare = 0.5 * (np.log(rare[0]) + np.log(rare[1]))
+    theirs = np.exp(0.5 * log_rare) * np.square(log - log_rare)
+    mask = s.batch.rows.action_mask
+    theirs = theirs.mean(-1) if mask is None else (theirs * mask).sum(-1) / np.asarray(mask).sum(-1)
     np.testing.assert_allclose(s.terms["rarity"], theirs, rtol=1e-4, atol=1e-6)
-    weight = np.broadcast_to(s.batch.weight, (T, B))
-    shares = (rarity.shares(came, weight) + rarity.shares(expected, weight)) / 2
+    weight, action = np.broadcast_to(s.batch.weight, (T, B)), s.batch.rows.action
+    chosen = (rarity.taken(x, action) for x in (came, expected))
+    shares = sum(rarity.shares(x, weight) for x in chosen) / 2
     # Distances from edges are as exact as projections: to 1e-4 of what one row counts.
     np.testing.assert_allclose(s.gradients.shares, shares, rtol=1e-5, atol=4e-6)
 

@@ -64,11 +64,22 @@ def test_an_action_is_as_rare_as_it_was_tried_in_a_place():
         jnp.eye(20), jnp.array([30] * 10 + [3] * 10), axis=0, total_repeat_length=330
     )
     tried = jnp.asarray(np.arange(330) % 3 > 0, jnp.int32)  # one action twice as often as the other
-    rows = rarity.flat({"cell": cells[None]}, ["cell"], jax.nn.one_hot(tried, 2)[None])
-    found = np.asarray(rarity.rarity(counted(rows), rarity.hashed(rows)))[0]
+    each = rarity.hashed(cells, 2)
+    rows = rarity.taken(each, tried)
+    seen = rarity.shares(rows, jnp.ones(330))
+    found = np.asarray(rarity.rarity(seen, rows))
     seldom, often = (np.median(found[:300][np.asarray(tried[:300]) == a]) for a in (0, 1))
     assert seldom / often == pytest.approx(2, rel=0.15)
     assert np.median(found[300:]) / np.median(found[:300]) == pytest.approx(10, rel=0.2)
+    both = np.asarray(rarity.rarity(seen, each))
+    np.testing.assert_array_equal(both[np.arange(330), tried], found)
+
+
+def test_an_action_that_was_never_taken_in_a_place_is_rare_there():
+    each = rarity.hashed(jnp.eye(20).repeat(10, 0), 3)
+    rows = rarity.taken(each, jnp.arange(200) % 2)
+    found = np.asarray(rarity.rarity(rarity.shares(rows, jnp.ones(200)), each))
+    assert np.median(found[:, 2]) > 30 * np.median(found[:, :2])
 
 
 def test_rows_seen_equally_often_have_rarity_one():

@@ -145,9 +145,11 @@ def test_rarity_costs_the_squared_error_of_its_log_and_does_not_reach_the_state(
     feature = seen.feature(Precision())
 
     def found(feature):
-        return TRUNK.apply({"params": PARAMS}, feature, EXTRA["action"], method="log_rarity")
+        return TRUNK.apply({"params": PARAMS}, feature, method="log_rarities")
 
-    theirs = np.square(jax.jit(found)(feature) - np.log(EXTRA["rarity"]))
+    error = np.square(jax.jit(found)(feature) - np.log(EXTRA["rarity"]))
+    allowed = ROWS.action_mask
+    theirs = (np.sqrt(EXTRA["rarity"]) * error * allowed).sum(-1) / np.maximum(allowed.sum(-1), 1)
     np.testing.assert_allclose(terms["rarity"], theirs, rtol=1e-4)
     grads = jax.grad(lambda x: found(x).sum())(feature)
     assert not any(np.asarray(x).any() for x in grads)

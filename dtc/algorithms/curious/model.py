@@ -48,14 +48,14 @@ def trunk_loss(
     if batch.replayed is not None:
         hashes = hashes_of(seen, batch, trunk, agent)
         rare = jnp.exp(jnp.log(rarity.rarity(batch.replayed, hashes)).mean(0))
-        shares = rarity.shares(hashes, jnp.broadcast_to(batch.weight, hashes.bucket.shape[:-1]))
+        rows = rarity.taken(hashes, batch.rows.action) if agent.spec.is_discrete else hashes
+        shares = rarity.shares(rows, jnp.broadcast_to(batch.weight, rows.bucket.shape[:-1]))
     terms = losses.losses(
         agent.trunk,
         trunk,
         seen,
         batch.obs,
         batch.rows,
-        action=batch.action,
         rarity=rare,
         earlier=batch.earlier,
     )
@@ -66,7 +66,8 @@ def trunk_loss(
 def hashes_of(seen: Observed, batch: Batch, trunk: PyTree, agent: Agent) -> Hash:
     """[2, T, B] hashes of each row's observation as it came, and as the prior expected it.
 
-    A discrete action is part of both: another one may be rare in the same place.
+    Where actions are discrete, [2, T, B, A]: both with each action. One that was never taken in a
+    place is rare there, and no row with it says so.
 
     A row is as rare as the geometric mean of both. By what came alone noise would be rare, since
     each frame of it differs from all before. By what was expected alone nothing would be, as long
@@ -74,9 +75,8 @@ def hashes_of(seen: Observed, batch: Batch, trunk: PyTree, agent: Agent) -> Hash
     """
     before = lax.stop_gradient(seen.foretold(agent.precision))
     expected = losses.decode(agent.trunk, lax.stop_gradient(trunk), before)
-    action = batch.action if agent.spec.is_discrete else None
-    both = [rarity.flat(x, expected, action) for x in (batch.obs, expected)]
-    return rarity.hashed(jnp.stack(both))
+    both = jnp.stack([rarity.flat(x, expected) for x in (batch.obs, expected)])
+    return rarity.hashed(both, agent.spec.action.num_classes or 0)
 
 
 def member_gradients(
