@@ -826,8 +826,8 @@ MUTANTS = (
     Mutant(
         "rows_that_were_chosen_count",
         f"{AGENT}/model.py",
-        "jnp.broadcast_to(batch.weight, hashes.bucket.shape[:-1])",
-        "jnp.ones(hashes.bucket.shape[:-1])",
+        "jnp.broadcast_to(batch.weight, rows.bucket.shape[:-1])",
+        "jnp.ones(rows.bucket.shape[:-1])",
         "test_rows_are_rare_by_what_was_replayed_before_and_then_counted",
     ),
     Mutant(
