@@ -765,11 +765,12 @@ MUTANTS = (
         "test_rows_are_rare_by_what_was_replayed_before_and_then_counted",
     ),
     Mutant(
-        "rarity_is_learned_of_the_taken_action_alone",
-        f"{AGENT}/model.py",
-        "jnp.exp(jnp.log(rarity.rarity(batch.replayed, hashes)).mean(0))",
-        "jnp.exp(jnp.log(rarity.rarity(batch.replayed, hashes)).mean((0, -1), keepdims=True)[0])",
-        "test_rows_are_rare_by_what_was_replayed_before_and_then_counted",
+        "all_actions_share_the_bucket_of_their_place",
+        "dtc/curiosity/rarity.py",
+        "jnp.asarray(ACTION * directions[size:])",
+        "0 * jnp.asarray(ACTION * directions[size:])",
+        "test_an_action_that_was_never_taken_in_a_place_is_rare_there",
+        "tests/curiosity/test_rarity.py",
     ),
     Mutant(
         "rare_rows_weigh_no_more_than_common_ones",
