@@ -66,8 +66,8 @@ def trunk_loss(
 def hashes_of(seen: Observed, batch: Batch, trunk: PyTree, agent: Agent) -> Hash:
     """[2, T, B] hashes of each row's observation as it came, and as the prior expected it.
 
-    Where actions are discrete, [2, T, B, A]: both with each action. One that was never taken in a
-    place is rare there, and no row with it says so.
+    Where actions are discrete, [2, T, B, A]: both with each action. An action that was never taken
+    in a place is rare there, but no row holds it.
 
     A row is as rare as the geometric mean of both. By what came alone noise would be rare, since
     each frame of it differs from all before. By what was expected alone nothing would be, as long
