@@ -83,9 +83,9 @@ MARKS = {"mix": SLOW, "explore": WIDE, "task": WIDE}
 EACH = pytest.mark.parametrize("guest", [pytest.param(g, marks=MARKS.get(g, ())) for g in GUESTS])
 
 
-def fresh(program: Program):
+def fresh(program: Program, seed: int = 0):
     """An initial carrier; its ring is filled if the machine runs no environments."""
-    carrier = program.init(jnp.uint32(0))
+    carrier = program.init(jnp.uint32(seed))
     if not program.machine.collect_steps:
         for rows in demonstrations(program.machine.num_envs):
             carrier = program.insert(carrier, rows, None)

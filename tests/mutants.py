@@ -788,6 +788,14 @@ MUTANTS = (
         "tests/curiosity/test_rarity.py",
     ),
     Mutant(
+        "edges_of_buckets_are_steep",
+        "dtc/curiosity/rarity.py",
+        "jnp.square(jnp.minimum(above, 1 - above).min(-1))",
+        "jnp.minimum(above, 1 - above).min(-1)",
+        "test_rounding_errors_of_what_was_replayed_hardly_change_rarity",
+        "tests/curiosity/test_rarity.py",
+    ),
+    Mutant(
         "common_rows_hide_rare_ones_in_their_bucket",
         "dtc/curiosity/rarity.py",
         "(jnp.square(rows.weight) * ratio).mean(-1)",

@@ -3,7 +3,8 @@
 Count-based exploration by hashing (Tang et al. 2017, arXiv:1611.04717) with hashes for real vectors
 (Datar et al. 2004, "Locality-sensitive hashing scheme based on p-stable distributions"): near
 observations share most buckets, far ones none. In each table a row counts by its distance from the
-edge of its bucket, so that a rounding error that moves it across changes nothing.
+edge of its bucket, least and flat at the edge itself, so that a rounding error that moves it across
+changes nothing.
 """
 
 from collections.abc import Iterable, Mapping
@@ -24,6 +25,7 @@ PROJECTIONS = 6  # of a table; a bucket is one cell of the grid of their floors
 WIDTH = 1.0  # of such a cell, in standard deviations of a vector observation
 ACTION = 4.0  # factor of a one-hot action: with it two actions hardly ever share a bucket
 RATE = 0.01  # EMA rate of the shares, per update; faster at the start
+EDGE = 0.1  # distance from the edge of a cell, in cells, at which a row counts half
 MOST = 1000.0  # largest rarity
 EMPTY = 1e-20  # share of a bucket that no row was in, small enough for the largest rarity
 
@@ -64,8 +66,9 @@ def hashed(x: Array, num_actions: int = 0) -> Hash:
     projected = rearrange(projected, "... (t p) -> ... t p", p=PROJECTIONS)
     cell = jnp.floor(projected)
     above = projected - cell
-    edge = jnp.minimum(above, 1 - above).min(-1)
-    weight = edge * lax.rsqrt(jnp.square(edge).mean(-1, keepdims=True))
+    near = jnp.square(jnp.minimum(above, 1 - above).min(-1))
+    weight = near / (near + EDGE**2)
+    weight = weight * lax.rsqrt(jnp.square(weight).mean(-1, keepdims=True))
     cell = cell.astype(jnp.int32)
     return Hash((cell * trailing(jnp.asarray(factors), cell)).sum(-1) % BUCKETS, weight)
 

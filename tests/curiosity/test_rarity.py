@@ -122,6 +122,14 @@ def test_crossing_an_edge_changes_shares_and_rarity_as_little_as_any_rounding_er
     np.testing.assert_allclose(shares(x[few]), shares(near[few]), atol=1e-4)
 
 
+def test_rounding_errors_of_what_was_replayed_hardly_change_rarity():
+    x = jnp.asarray(RNG.standard_normal((2000, 4)), jnp.float32)
+    rows = rarity.hashed(x + 0.1)
+    found, other = (rarity.rarity(shares(y), rows) for y in (x, x + 1e-6))
+    assert float(found.std()) > 100
+    np.testing.assert_allclose(found, other, rtol=3e-3)
+
+
 def test_shares_follow_new_rows_slowly():
     first, second = (shares(one_hot(i)) for i in (0, 1))
     seen = rarity.follow(rarity.init(jnp.float32), first, jnp.int32(0))
