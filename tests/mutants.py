@@ -110,7 +110,7 @@ MUTANTS = (
     Mutant(
         "task_policy_collects_for_the_explorer",
         f"{AGENT}/algorithm.py",
-        "act=with_policy(agent.policies[0],",
+        "act=with_policy(agent.acting,",
         "act=with_policy(agent.task,",
         "test_an_explorer_collects_with_its_latest_parameters",
     ),
@@ -244,7 +244,7 @@ MUTANTS = (
     Mutant(
         "idle_task_critic_learns_from_what_the_explorer_did",
         f"{AGENT}/learn.py",
-        "acts = policy == agent.policies[0]",
+        "acts = policy == agent.acting",
         "acts = True",
         "test_replayed_returns_train_only_the_critic_of_the_policy_that_earned_them",
     ),
@@ -368,7 +368,7 @@ MUTANTS = (
         "all_dream_with_the_first_policy_s_networks",
         f"{AGENT}/dreams.py",
         "    behaviour = params.behaviour[policy.name]\n    is_curious",
-        "    behaviour = params.behaviour[agent.policies[0].name]\n    is_curious",
+        "    behaviour = params.behaviour[agent.acting.name]\n    is_curious",
         "test_each_policy_dreams_with_its_own_actor_and_critics",
     ),
     Mutant(
@@ -582,7 +582,7 @@ MUTANTS = (
     Mutant(
         "an_actor_on_the_side_is_slowed",
         f"{AGENT}/learn.py",
-        "paid[policy.name] if policy == agent.policies[0] else jnp.zeros(())",
+        "paid[policy.name] if policy == agent.acting else jnp.zeros(())",
         "paid[policy.name]",
         "test_an_acting_policy_is_slower_the_more_its_task_pays_and_one_on_the_side_is_not",
     ),
@@ -642,7 +642,7 @@ MUTANTS = (
         "evaluation_is_of_the_acting_policy",
         f"{AGENT}/algorithm.py",
         '"greedy": with_policy(agent.task,',
-        '"greedy": with_policy(agent.policies[0],',
+        '"greedy": with_policy(agent.acting,',
         "test_evaluation_uses_the_averaged_task_policy_whichever_policy_collects",
     ),
     Mutant(

@@ -115,7 +115,7 @@ def replay_values(
     carrier: Carrier, seen: Observed, starts: Starts, returns: PyTree, batch: Batch, agent: Agent
 ) -> PyTree:
     """Gradients of the acting policy's extrinsic critic on replayed states, if it has one."""
-    policy, learner = agent.policies[0], carrier.learner
+    policy, learner = agent.acting, carrier.learner
     if "extrinsic" not in returns[policy.name]:
         return ()
     own, paid = learner.params.behaviour[policy.name], returns[policy.name]["extrinsic"]

@@ -454,7 +454,7 @@ def test_replayed_returns_train_only_the_critic_of_the_policy_that_earned_them()
     names = {}
     for s in (scene(), explorer()):
         shapes = jax.eval_shape(partial(learn.gradients, agent=s.agent), s.draws, s.learner, s.ring)
-        names[s.agent.policies[0].name] = {n for n in shapes[1].scalars if "replay_value" in n}
+        names[s.agent.acting.name] = {n for n in shapes[1].scalars if "replay_value" in n}
     assert names == {"task": {"task/loss/replay_value"}, "explore": set()}
 
 

@@ -59,6 +59,11 @@ class Agent:
         return policy.policies(self.behaviour, self.spec.is_discrete)
 
     @property
+    def acting(self) -> Policy:
+        """The policy that collects data."""
+        return self.policies[0]
+
+    @property
     def task(self) -> Policy:
         """The policy that is evaluated."""
         return self.policies[-1]

@@ -31,7 +31,7 @@ def make(cfg: Any, spec: EnvSpec, precision: Precision) -> Algorithm:
         name="curious",
         init=partial(static.init, agent=agent),
         init_acting=partial(init_acting, agent=agent),
-        act=with_policy(agent.policies[0], greedy=False, averaged=False),
+        act=with_policy(agent.acting, greedy=False, averaged=False),
         learn=partial(learn.learn, agent=agent),
         evaluated={
             "greedy": with_policy(agent.task, greedy=True, averaged=True),

@@ -102,7 +102,7 @@ def gradients(
         )
         behaviour[name], ranges[name] = lesson.gradients, lesson.ranges
         scalars |= lesson.scalars
-        acts = policy == agent.policies[0]
+        acts = policy == agent.acting
         if acts and "extrinsic" in lesson.start_return:  # replayed returns are of the acting policy
             loss, value = replay_value_gradients(
                 learner,
@@ -248,7 +248,7 @@ def step_share(policy: Policy, paid: dict[str, Array], scalars: Metrics, agent: 
       scalars: metrics, with the KL of the whole step.
     """
     cfg, change = agent.optimizer, scalars[f"{policy.name}/change"]
-    slowed = paid[policy.name] if policy == agent.policies[0] else jnp.zeros(())
+    slowed = paid[policy.name] if policy == agent.acting else jnp.zeros(())
     share = (cfg.actor_lr / cfg.explore_lr) ** slowed
     if cfg.actor_kl:
         share = jnp.minimum(share, jnp.sqrt(cfg.actor_kl / jnp.maximum(change, cfg.actor_kl)))
@@ -272,7 +272,7 @@ def stake(paid: dict[str, Array], agent: Agent) -> Array:
 
     It is 1 for a reward-free policy. That one never earns anything, and would never be bored.
     """
-    acting = agent.policies[0]
+    acting = agent.acting
     return jnp.ones(()) if acting.is_relative else paid[acting.name]
 
 
