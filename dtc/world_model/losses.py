@@ -34,8 +34,8 @@ def losses(
     on codes drawn from the prior, as in dreams, except in the first rows of episodes. A head that
     learns from the posterior alone trusts codes that the prior does not get right.
 
-    With `rarity` also the squared error of its log, averaged over the allowed actions. Each is
-    times the root of the rarity, or the head would forget places that are seldom replayed.
+    With `rarity` also the squared error of its log, averaged over the allowed actions. Errors
+    are weighted by the root of the rarity; otherwise the head forgets places seldom replayed.
 
     With `earlier` also `recall`, the loss of an earlier observation decoded from h alone. What h is
     asked for it keeps, long before a reward tells that it matters (compare Wayne et al. 2018,
