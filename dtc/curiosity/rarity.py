@@ -3,8 +3,8 @@
 Count-based exploration by hashing (Tang et al. 2017, arXiv:1611.04717) with hashes for real vectors
 (Datar et al. 2004, "Locality-sensitive hashing scheme based on p-stable distributions"): near
 observations share most buckets, far ones none. In each table a row counts more the farther it is
-from the edge of its bucket. At the edge its weight and the weight's slope are 0, so a rounding error
-that moves the row across changes nothing.
+from the edge of its bucket. At the edge its weight and the weight's slope are 0, so a rounding
+error that moves the row across changes nothing.
 """
 
 from collections.abc import Iterable, Mapping
