@@ -158,8 +158,8 @@ MUTANTS = (
     Mutant(
         "progress_is_what_was_forgotten",
         f"{AGENT}/dreams.py",
-        "measure(learner.slow_members) - novelty",
-        "novelty - measure(learner.slow_members)",
+        "measure(agent, learner.slow_members, state, action) - novelty",
+        "novelty - measure(agent, learner.slow_members, state, action)",
         "test_progress_pays_how_far_the_members_novelty_has_fallen_below_that_of_slow_copies",
     ),
     Mutant(
@@ -771,6 +771,28 @@ MUTANTS = (
         "0 * jnp.asarray(ACTION * directions[size:])",
         "test_an_action_that_was_never_taken_in_a_place_is_rare_there",
         "tests/curiosity/test_rarity.py",
+    ),
+    Mutant(
+        "idle_task_actor_trusts_every_dream",
+        f"{AGENT}/dreams.py",
+        "dreamed.novelty <= drive.novel_from(learner.curiosity)",
+        "dreamed.novelty <= jnp.inf",
+        "test_the_gradients_from_dreams_equal_the_equations",
+    ),
+    Mutant(
+        "idle_task_actor_shuns_what_is_rare",
+        f"{AGENT}/dreams.py",
+        "return measure(agent, params.members, state, action)",
+        "return novelty_fn(agent, learner, state, action)",
+        "test_a_policy_on_the_side_dreams_of_disagreement_without_rarity",
+    ),
+    Mutant(
+        "the_unknown_is_worth_a_usual_return",
+        "dtc/behaviour/targets.py",
+        "jnp.minimum(ranges[kind.name].low, 0.0)",
+        "ranges[kind.name].low",
+        "test_an_unknown_step_leads_to_an_end_that_is_worth_the_worst_return_or_nothing",
+        "tests/behaviour/test_targets.py",
     ),
     Mutant(
         "rare_rows_weigh_no_more_than_common_ones",

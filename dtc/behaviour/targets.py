@@ -128,6 +128,30 @@ def targets(
     return Judged(Targets(ret, advantage, weight, runs_Hn), new_ranges, steps, metrics)
 
 
+def trusted(
+    rollout: Rollout, known_Hn: Array, ranges: dict[str, ReturnRange], policy: Policy
+) -> Rollout:
+    """The rollout with an end after each action whose outcome is not known.
+
+    A policy that does not act never finds out that a dream was wrong, and goes where the model errs
+    in its favour. So what follows an unknown outcome does not count, as in MOReL (Kidambi et al.
+    2020, arXiv:2005.05951, section 4). In its place stands the slow low percentile of returns or 0,
+    whichever is less: where all rewards are costs, an end should not be what saves them.
+
+    Args:
+      known_Hn: bool, whether the outcome of action t is known.
+    """
+
+    def reward(kind: Reward) -> Array:
+        worst = kind.discount * rollout.cont * jnp.minimum(ranges[kind.name].low, 0.0)
+        return rollout.reward[kind.name] + jnp.where(known_Hn, 0.0, worst)
+
+    return rollout._replace(
+        reward=rollout.reward | {kind.name: reward(kind) for kind in policy.rewards},
+        cont=jnp.where(known_Hn, rollout.cont, 0.0),
+    )
+
+
 def _value_t(rollout: Rollout, name: str) -> Array:
     """[H, n] a critic at s_t."""
     return jnp.concatenate([rollout.value_0[name][None], rollout.value_tp1[name][:-1]])

@@ -672,6 +672,18 @@ def test_novelty_in_dreams_is_disagreement_times_the_predicted_rarity():
     np.testing.assert_allclose(novelty, plain * np.clip(np.exp(log), 0.001, 1000), rtol=1e-5)
 
 
+def test_a_policy_on_the_side_dreams_of_disagreement_without_rarity():
+    s = explorer()
+    dreamed, policy = s.dreamed("task"), s.policies["task"]
+    state, action = (jax.tree.map(lambda x: x[0], part) for part in dreamed[:2])
+    data = Transitions(state, s.agent.action_input(action))
+    plain = jax.jit(
+        lambda members: ensemble.measure(s.agent.member, members, data, MEMBERS, s.agent.novelty)
+    )(s.params.members)
+    assert policy != s.agent.acting and np.ptp(np.asarray(plain)) > 0
+    np.testing.assert_allclose(dreamed.novelty[0], plain, rtol=1e-5)
+
+
 def test_rows_are_rare_by_what_was_replayed_before_and_then_counted():
     s = scene(replay__candidates=8)
     seen = s.seen
@@ -754,13 +766,23 @@ def rewarded(s: Scene, name: str, **changes):
     return s.dreamed(name)._replace(**changes)
 
 
-def lesson_equations(s: Scene, name: str):
+def doubtful(s: Scene) -> agents.Learner:
+    """The learner to which half of the task's dreamed steps are novel."""
+    return curiosity(s, peak=np.median(s.dreamed("task").novelty) / drive.NOVEL)
+
+
+def lesson_equations(s: Scene, name: str, learner: agents.Learner):
     """Returns, advantages and weights of a policy's dreams: float64 loops over their equations."""
     policy, dreamed, cfg = s.policies[name], s.dreamed(name), s.agent.behaviour
-    state = s.learner.curiosity
+    state = learner.curiosity
     behaviour = s.params.behaviour[name]
     value_0 = agents.values_fn(s.agent, behaviour, policy, s.starts.latent)
-    cont = np.asarray(dreamed.cont, np.float64)
+    goes_on = np.asarray(dreamed.cont, np.float64)
+    known = np.ones(goes_on.shape, bool)
+    if policy != s.agent.acting:
+        known = np.asarray(dreamed.novelty) <= drive.NOVEL * float(state.peak)
+        assert 0.2 < known.mean() < 0.8
+    cont = known * goes_on
     alive = np.asarray(s.starts.alive, np.float64)
     runs, weight = np.zeros(cont.shape, bool), np.zeros(cont.shape)
     discount = max(r.discount for r in policy.rewards)
@@ -776,6 +798,9 @@ def lesson_equations(s: Scene, name: str):
             unit = (1 - kind.discount) / state.fast if policy.is_relative else 1
             reward = np.asarray(dreamed.novelty, np.float64) * unit
             reward = reward + kind.discount * (1 - cont) * old.low
+        else:
+            reward = reward + ~known * kind.discount * goes_on * min(old.low, 0)
+        if kind.name == "intrinsic":
             kind_weight = kind_weight * (1 if policy.is_relative else 1 - state.boredom)
         values = np.asarray(dreamed.value[kind.name], np.float64)
         ret, later = np.zeros(cont.shape), values[-1]
@@ -796,14 +821,17 @@ def lesson_equations(s: Scene, name: str):
     return returns, advantage, weight
 
 
-@pytest.mark.parametrize(("mode", "name"), [("mix", "task"), ("explore", "explore")])
+@pytest.mark.parametrize(
+    ("mode", "name"), [("mix", "task"), ("explore", "explore"), ("explore", "task")]
+)
 def test_the_gradients_from_dreams_equal_the_equations(mode, name):
     s = scene() if mode == "mix" else explorer()
-    arrays = lesson_equations(s, name)
+    learner = doubtful(s) if (mode, name) == ("explore", "task") else s.learner
+    arrays = lesson_equations(s, name, learner)
     returns, advantage, weight = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), arrays)
     net, dreamed = s.agent.net(s.policies[name]), s.dreamed(name)
     feature, slow = s.agent.feature(dreamed.latent), {"params": s.learner.slow[name]}
-    seeking, is_seeking = s.learner.entropy[name], mode == "explore"  # the scene's task pays
+    seeking, is_seeking = s.learner.entropy[name], name == "explore"  # the scene's task pays
     eta = seeking.factor * seeking.advantage if is_seeking else s.agent.behaviour.entropy
 
     @jax.jit
@@ -817,7 +845,7 @@ def test_the_gradients_from_dreams_equal_the_equations(mode, name):
             loss += losses.critic_loss(logits[kind], slow_logits[kind], ret, net.bins)
         return (weight * loss).mean()
 
-    lesson = s.lesson(name)
+    lesson = s.lesson(name, learner=learner)
     assert_close({k: x[0] for k, x in returns.items()}, lesson.start_return)
     assert_close(lesson.gradients, gradient(s.params.behaviour[name]))
 

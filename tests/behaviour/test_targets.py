@@ -21,6 +21,7 @@ DISCOUNTS = {"extrinsic": 0.95, "intrinsic": 0.8}
 PERCENTILES, RETURN_RATE, ENTROPY_RATE, LEAST_FLOOR = (5.0, 95.0), 0.01, 0.05, 1e-3
 FALL = 7.0
 (MIX,) = policies(CFG, True)
+_, TASK = policies(replace(CFG, mode="explore"), True)
 
 
 def normal(*shape):
@@ -215,6 +216,20 @@ def test_the_first_update_uses_the_percentiles_directly():
     for name in KINDS:
         percentiles = (found.metrics[f"{name}/return_p05"], found.metrics[f"{name}/return_p95"])
         assert found.ranges[name] == percentiles
+
+
+@pytest.mark.parametrize("low", [-0.3, 0.2])
+def test_an_unknown_step_leads_to_an_end_that_is_worth_the_worst_return_or_nothing(low):
+    ranges = {name: ReturnRange(np.float32(low), np.float32(0.4)) for name in KINDS}
+    known = np.ones((H, N), bool)
+    known[2, 1] = known[0, 3] = False
+    found = targets.trusted(PROBLEM.rollout, known, ranges, TASK)
+    np.testing.assert_array_equal(found.cont, known * PROBLEM.rollout.cont)
+    pays, goes_on = PROBLEM.rollout.reward["extrinsic"], PROBLEM.rollout.cont
+    after = 0.95 * goes_on * min(low, 0.0)
+    assert_close(found.reward["extrinsic"], pays + ~known * after)
+    for part in ("value_0", "value_tp1", "alive_0", "usual"):
+        assert getattr(found, part) is getattr(PROBLEM.rollout, part)
 
 
 def test_full_boredom_removes_the_intrinsic_part_and_only_that():

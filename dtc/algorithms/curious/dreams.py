@@ -14,7 +14,14 @@ from dtc.algorithms.curious.model import Scalars
 from dtc.behaviour import losses
 from dtc.behaviour.losses import ChunkData, PolicyLearner
 from dtc.behaviour.policy import Policy
-from dtc.behaviour.targets import ReturnRange, Rollout, earned, entropy_weight, targets
+from dtc.behaviour.targets import (
+    ReturnRange,
+    Rollout,
+    earned,
+    entropy_weight,
+    targets,
+    trusted,
+)
 from dtc.core import distributions as dist
 from dtc.core import mesh, returns
 from dtc.core.keys import Draws
@@ -75,6 +82,12 @@ def heads_fn(agent: Agent, trunk: PyTree, state: Latent) -> tuple[Array, Array, 
     return dist.twohot_mean(reward, bins), jax.nn.sigmoid(cont), allowed
 
 
+def measure(agent: Agent, members: PyTree, state: Latent, action: Array) -> Array:
+    """[n] what the novelty measure says of states and actions [n, ...], without rarity."""
+    data = Transitions(state, agent.action_input(action))
+    return ensemble.measure(agent.member, members, data, agent.num_members, agent.novelty)
+
+
 def novelty_fn(agent: Agent, learner: Learner, state: Latent, action: Array) -> Array:
     """[n] intrinsic reward u(s, a) of states and actions [n, ...].
 
@@ -82,23 +95,22 @@ def novelty_fn(agent: Agent, learner: Learner, state: Latent, action: Array) -> 
     agree about places that were hardly seen, and novelty alone leads to where steps are hard to
     predict.
     """
-    data = Transitions(state, agent.action_input(action))
-
-    def measure(members: PyTree) -> Array:
-        return ensemble.measure(agent.member, members, data, agent.num_members, agent.novelty)
-
-    novelty = measure(learner.params.members)
+    novelty = measure(agent, learner.params.members, state, action)
     if agent.novelty.is_progress:
-        novelty = jnp.maximum(measure(learner.slow_members) - novelty, 0)
+        novelty = jnp.maximum(measure(agent, learner.slow_members, state, action) - novelty, 0)
     if agent.trunk.has_rarity:
-        variables = {"params": learner.params.trunk}
-        log = agent.trunk.apply(variables, agent.feature(state), data.action, method="log_rarity")
+        variables, taken = {"params": learner.params.trunk}, agent.action_input(action)
+        log = agent.trunk.apply(variables, agent.feature(state), taken, method="log_rarity")
         novelty = novelty * lax.stop_gradient(rarity.limited(jnp.exp(log)))
     return novelty
 
 
 def model_fns(agent: Agent, learner: Learner, policy: Policy) -> ModelFns:
-    """The functions for dreams under a policy; novelty is 0 if no reward of the policy needs it."""
+    """The functions for dreams under a policy.
+
+    Novelty is the intrinsic reward of a curious policy. That of another one that does not act is
+    the measure alone, by which `learn_in_dreams` tells what is known; that of others is 0.
+    """
     params = learner.params
     behaviour = params.behaviour[policy.name]
     is_curious = any(r.name == "intrinsic" for r in policy.rewards)
@@ -110,6 +122,8 @@ def model_fns(agent: Agent, learner: Learner, policy: Policy) -> ModelFns:
     def novelty(state: Latent, action: Array) -> Array:
         if is_curious:
             return novelty_fn(agent, learner, state, action)
+        if policy != agent.acting:
+            return measure(agent, params.members, state, action)
         return jnp.zeros(action.shape[0], agent.precision.param)
 
     def mask(state: Latent) -> Array | None:
@@ -169,6 +183,9 @@ def learn_in_dreams(
         rewards["intrinsic"] = per_step * drive.relative(dreamed.novelty, learner.curiosity)
     value_0 = values_fn(agent, params.behaviour[name], policy, starts.latent)
     rollout = Rollout(rewards, dreamed.cont, value_0, dreamed.value, starts.alive, starts.usual)
+    if policy != agent.acting:
+        known = dreamed.novelty <= drive.novel_from(learner.curiosity)
+        rollout = trusted(rollout, known, learner.ranges[name], policy)
     judged = targets(
         rollout,
         learner.ranges[name],
