@@ -93,10 +93,7 @@ class ReplayConfig:
         32, Range(2), unit="rows", help="T, rows of a sequence; the row before them is its context"
     )
     frontier: int = setting(
-        1024,
-        COUNT,
-        unit="rows",
-        help="F, the frontier half is sampled from the newest F rows; >= slots: from all",
+        1024, COUNT, unit="rows", help="F, half is sampled from the newest F rows; >= slots: all"
     )
     candidates: int = setting(
         8, COUNT, help="starts of which the one of most unusual value is replayed; 1: any start"
@@ -149,6 +146,9 @@ class RSSMConfig:
     )
     dyn_free_nats: float = setting(
         0.0, NATURAL, unit="nats", help="free nats of the dynamics KL: no gradient below this value"
+    )
+    focal: float = setting(
+        5.0, NATURAL, help="most that KL adds to a row's weight 1 in the dynamics loss; 0: none"
     )
     standardise: bool = setting(
         True, help="standardise vector observations by running moments (DreamerV3: false)"

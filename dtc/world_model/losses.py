@@ -6,6 +6,7 @@ import jax.numpy as jnp
 from jax import lax, nn
 
 from dtc.core import distributions as dist
+from dtc.core import mesh
 from dtc.core.numerics import accum, symexp, symlog
 from dtc.core.types import Array, PyTree, Row
 from dtc.world_model.latent import Feature
@@ -14,6 +15,7 @@ from dtc.world_model.rssm import Observed, Trunk, vector_sizes
 # DreamerV3's constants (Hafner et al. 2023).
 REP_FREE_NATS = 1.0  # the KL gives the posterior no gradient below this value
 REP_SCALE = 0.1  # weight of the KL that trains the posterior
+LEAST_NATS = 1e-6  # of a mean by which is divided
 
 
 def losses(
@@ -112,6 +114,27 @@ def mask_loss(logits: Array, mask: Array) -> Array:
 def kl(log_p: Array, log_q: Array, free_nats: float = 0.0) -> Array:
     """max(free, sum over groups of KL(p || q)), [..., S, C] -> [...]."""
     return jnp.maximum(dist.categorical_kl(log_p, log_q).sum(-1), free_nats)
+
+
+def focal(dyn: Array, first: Array, most: float) -> Array:
+    """[T, B] weights of the dynamics loss, 1 + min(k, most) but for a factor, without a gradient.
+
+    k is the loss of a row divided by its mean over the mesh, so rows that the prior did not expect
+    weigh more (compare the focal loss, Lin et al. 2017, arXiv:1708.02002). The factor keeps the
+    mean loss. In first rows of episodes k is 1 instead: nothing tells a random start.
+
+    Args:
+      dyn, first: [T, B] the loss in nats, and whether an episode begins.
+    """
+    dyn = lax.stop_gradient(dyn)
+    later = jnp.where(first, 0.0, 1.0)
+    in_all, in_later, num_later = mesh.pmean(
+        (dyn.mean(), (later * dyn).mean(), later.mean()), *mesh.AXES
+    )
+    k = dyn * num_later / jnp.maximum(in_later, LEAST_NATS)
+    weight = 1.0 + jnp.where(first, 1.0, jnp.minimum(k, most))
+    weighted = mesh.pmean((weight * dyn).mean(), *mesh.AXES)
+    return weight * in_all / jnp.maximum(weighted, LEAST_NATS)
 
 
 def reconstruction(decoded: Array, target: Array, rank: int, is_planes: bool = False) -> Array:

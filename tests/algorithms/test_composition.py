@@ -441,6 +441,18 @@ def test_the_trunk_learns_from_its_losses_and_from_the_replay_value_loss():
         assert differ(trunk_gradient(s, **one), expected)
 
 
+def test_the_trunk_s_gradient_weighs_the_dynamics_loss_of_each_row():
+    s = scene()
+    weight = trunk_losses.focal(s.terms["dyn"], s.batch.rows.first, s.agent.model.focal)
+    assert np.std(weight) > 0.05
+
+    def loss(trunk):
+        terms = s.trunk_loss_fn(trunk, s.batch, s.uniform)[1].terms
+        return trunk_losses.total(dict(terms, dyn=weight * terms["dyn"]), s.agent.trunk)
+
+    assert_close(jax.grad(loss)(s.params.trunk), trunk_gradient(s))
+
+
 def test_the_acting_critic_learns_from_dreams_and_from_replayed_returns():
     s = scene()
     from_replay = replay_value(s)[1].critic

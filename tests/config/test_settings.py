@@ -62,7 +62,7 @@ def test_dreamerv3_does_what_dreamerv3_does():
     model, behaviour, optimizer = cfg.model, cfg.behaviour, cfg.optimizer
     assert (cfg.ensemble.members, behaviour.mode, behaviour.pool_units) == (0, "task", 0)
     assert (model.dyn_free_nats, model.code_scale) == (1.0, 1.0)
-    assert (model.memory, model.recall) == (0, 0)
+    assert (model.memory, model.recall, model.focal) == (0, 0, 0)
     assert (model.reward_scale, model.vector_scale, behaviour.box_entropy) == (1, 1, 1)
     assert not (model.standardise or model.small_bins or behaviour.centre)
     assert behaviour.count_ended and behaviour.actor == "normal" and cfg.dream.end == 0

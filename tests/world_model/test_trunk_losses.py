@@ -3,10 +3,11 @@ import numpy as np
 import pytest
 
 from dtc.config.sections import RSSMConfig
-from dtc.core import normalizer
+from dtc.core import mesh, normalizer
 from dtc.core.nets import Precision
 from dtc.core.normalizer import Moments
 from dtc.world_model import losses, rssm
+from tests.meshes import on_mesh
 from tests.small_trunk import (
     EXTRA,
     PARAMS,
@@ -183,6 +184,37 @@ def test_the_total_is_the_mean_of_the_scaled_terms(terms):
     trunk = TRUNK.clone(cfg=RSSMConfig(reward_scale=7.0, recall=3.0, vector_scale=5.0))
     weighted = {name: scales.get(name, 1.0) * np.mean(x) for name, x in terms.items()}
     assert float(losses.total(terms, trunk)) == pytest.approx(sum(weighted.values()), rel=1e-5)
+
+
+def unexpected(most=5.0):
+    """(KL in nats [8, 6], first rows, weights): a few rows have far more KL than others."""
+    dyn = RNG.random((8, 6)).astype(np.float32)
+    first = RNG.random((8, 6)) < 0.2
+    dyn[3, :2], first[3, :2] = 20.0, (True, False)
+    k = dyn / dyn[~first].mean()
+    assert (k[~first] > most).any() and (k[first] > most).any()
+    weight = 1 + np.where(first, 1, np.minimum(k, most))
+    return dyn, first, weight * dyn.mean() / (weight * dyn).mean()
+
+
+def test_unexpected_rows_weigh_more_and_the_mean_stays():
+    dyn, first, weight = unexpected()
+    np.testing.assert_allclose(losses.focal(dyn, first, 5.0), weight, rtol=1e-5)
+    assert (weight * dyn).mean() == pytest.approx(dyn.mean(), rel=1e-5)
+    gradient = jax.grad(lambda x: (losses.focal(x, first, 5.0) * x).sum())(dyn)
+    np.testing.assert_allclose(gradient, weight, rtol=1e-5)
+    for flag in (True, False):  # only first rows, and no KL at all
+        nothing = np.full_like(first, flag)
+        assert np.isfinite(losses.focal(0 * dyn, nothing, 5.0)).all()
+    np.testing.assert_allclose(losses.focal(dyn, np.ones_like(first), 5.0), 1, rtol=1e-5)
+
+
+def test_rows_weigh_by_the_mean_of_all_devices():
+    dyn, first, weight = unexpected()
+    by_time = (mesh.SHARDED_TIME_MAJOR,) * 2
+    on = on_mesh((2, 1), by_time, mesh.SHARDED_TIME_MAJOR)
+    ours = on(lambda x, is_first: losses.focal(x, is_first, 5.0))(dyn, first)
+    np.testing.assert_allclose(ours, weight, rtol=1e-5)
 
 
 def test_kl_below_the_free_nats_gives_no_gradient():

@@ -59,7 +59,11 @@ def trunk_loss(
         rarity=rare,
         earlier=batch.earlier,
     )
-    out = TrunkOut(losses.total(terms, agent.trunk), seen.deter, seen.stoch)
+    weighted = terms
+    if agent.model.focal:
+        weight = losses.focal(terms["dyn"], batch.rows.first, agent.model.focal)
+        weighted = terms | {"dyn": weight * terms["dyn"]}
+    out = TrunkOut(losses.total(weighted, agent.trunk), seen.deter, seen.stoch)
     return out, TrunkInfo(seen, terms, shares)
 
 
