@@ -158,8 +158,8 @@ MUTANTS = (
     Mutant(
         "progress_is_what_was_forgotten",
         f"{AGENT}/dreams.py",
-        "measure(agent, learner.slow_members, state, action) - novelty",
-        "novelty - measure(agent, learner.slow_members, state, action)",
+        "measure(agent, learner.slow_members, data) - novelty",
+        "novelty - measure(agent, learner.slow_members, data)",
         "test_progress_pays_how_far_the_members_novelty_has_fallen_below_that_of_slow_copies",
     ),
     Mutant(
@@ -782,7 +782,7 @@ MUTANTS = (
     Mutant(
         "idle_task_actor_shuns_what_is_rare",
         f"{AGENT}/dreams.py",
-        "return measure(agent, params.members, state, action)",
+        "return measure(agent, params.members, Transitions(state, agent.action_input(action)))",
         "return novelty_fn(agent, learner, state, action)",
         "test_a_policy_on_the_side_dreams_of_disagreement_without_rarity",
     ),

@@ -148,7 +148,7 @@ class RSSMConfig:
         0.0, NATURAL, unit="nats", help="free nats of the dynamics KL: no gradient below this value"
     )
     focal: float = setting(
-        5.0, NATURAL, help="most that KL adds to a row's weight 1 in the dynamics loss; 0: none"
+        5.0, NATURAL, help="largest extra weight of an unexpected row in the dynamics loss; 0: none"
     )
     standardise: bool = setting(
         True, help="standardise vector observations by running moments (DreamerV3: false)"

@@ -15,7 +15,8 @@ from dtc.world_model.rssm import Observed, Trunk, vector_sizes
 # DreamerV3's constants (Hafner et al. 2023).
 REP_FREE_NATS = 1.0  # the KL gives the posterior no gradient below this value
 REP_SCALE = 0.1  # weight of the KL that trains the posterior
-LEAST_NATS = 1e-6  # of a mean by which is divided
+
+LEAST_NATS = 1e-6  # smallest mean loss to divide by
 
 
 def losses(
@@ -117,14 +118,17 @@ def kl(log_p: Array, log_q: Array, free_nats: float = 0.0) -> Array:
 
 
 def focal(dyn: Array, first: Array, most: float) -> Array:
-    """[T, B] weights of the dynamics loss, 1 + min(k, most) but for a factor, without a gradient.
+    """[T, B] weights of the dynamics loss: 1 + min(k, most), times a factor; without a gradient.
 
-    k is the loss of a row divided by its mean over the mesh, so rows that the prior did not expect
-    weigh more (compare the focal loss, Lin et al. 2017, arXiv:1708.02002). The factor keeps the
-    mean loss. In first rows of episodes k is 1 instead: nothing tells a random start.
+    k is the loss of a row divided by the mean over the mesh, so rows that the prior did not expect
+    weigh more (compare the focal loss, Lin et al. 2017, arXiv:1708.02002). The factor, the same for
+    all rows, keeps the mean loss as it is without weights. In the first row of an episode k is 1,
+    since no prior can predict a random start; the mean in k leaves these rows out.
 
     Args:
-      dyn, first: [T, B] the loss in nats, and whether an episode begins.
+      dyn: [T, B] the dynamics loss, in nats.
+      first: [T, B] whether an episode begins.
+      most: the largest k that counts.
     """
     dyn = lax.stop_gradient(dyn)
     later = jnp.where(first, 0.0, 1.0)

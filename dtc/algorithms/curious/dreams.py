@@ -82,9 +82,8 @@ def heads_fn(agent: Agent, trunk: PyTree, state: Latent) -> tuple[Array, Array, 
     return dist.twohot_mean(reward, bins), jax.nn.sigmoid(cont), allowed
 
 
-def measure(agent: Agent, members: PyTree, state: Latent, action: Array) -> Array:
-    """[n] what the novelty measure says of states and actions [n, ...], without rarity."""
-    data = Transitions(state, agent.action_input(action))
+def measure(agent: Agent, members: PyTree, data: Transitions) -> Array:
+    """[n] novelty of states and actions [n, ...] by the members alone, without rarity."""
     return ensemble.measure(agent.member, members, data, agent.num_members, agent.novelty)
 
 
@@ -95,12 +94,13 @@ def novelty_fn(agent: Agent, learner: Learner, state: Latent, action: Array) -> 
     agree about places that were hardly seen, and novelty alone leads to where steps are hard to
     predict.
     """
-    novelty = measure(agent, learner.params.members, state, action)
+    data = Transitions(state, agent.action_input(action))
+    novelty = measure(agent, learner.params.members, data)
     if agent.novelty.is_progress:
-        novelty = jnp.maximum(measure(agent, learner.slow_members, state, action) - novelty, 0)
+        novelty = jnp.maximum(measure(agent, learner.slow_members, data) - novelty, 0)
     if agent.trunk.has_rarity:
-        variables, taken = {"params": learner.params.trunk}, agent.action_input(action)
-        log = agent.trunk.apply(variables, agent.feature(state), taken, method="log_rarity")
+        variables = {"params": learner.params.trunk}
+        log = agent.trunk.apply(variables, agent.feature(state), data.action, method="log_rarity")
         novelty = novelty * lax.stop_gradient(rarity.limited(jnp.exp(log)))
     return novelty
 
@@ -108,8 +108,9 @@ def novelty_fn(agent: Agent, learner: Learner, state: Latent, action: Array) -> 
 def model_fns(agent: Agent, learner: Learner, policy: Policy) -> ModelFns:
     """The functions for dreams under a policy.
 
-    Novelty is the intrinsic reward of a curious policy. That of another one that does not act is
-    the measure alone, by which `learn_in_dreams` tells what is known; that of others is 0.
+    The novelty of a curious policy's dreams is its intrinsic reward. In those of a policy that only
+    learns on the side it is the members' disagreement, from which `learn_in_dreams` tells what the
+    model knows. Otherwise nothing needs it, and it is 0.
     """
     params = learner.params
     behaviour = params.behaviour[policy.name]
@@ -123,7 +124,7 @@ def model_fns(agent: Agent, learner: Learner, policy: Policy) -> ModelFns:
         if is_curious:
             return novelty_fn(agent, learner, state, action)
         if policy != agent.acting:
-            return measure(agent, params.members, state, action)
+            return measure(agent, params.members, Transitions(state, agent.action_input(action)))
         return jnp.zeros(action.shape[0], agent.precision.param)
 
     def mask(state: Latent) -> Array | None:
