@@ -26,6 +26,7 @@ MACHINE = "dtc/training/acting.py"
 AGENT = "dtc/algorithms/curious"
 PERCENTILES = "dtc/core/percentiles.py"
 GUARD, GUARD_LAWS = "dtc/training/trainer.py", "tests/training/test_guard.py"
+PLANNING, PLANNING_LAWS = f"{AGENT}/planning.py", "tests/algorithms/test_planning.py"
 LEARN, LEARN_LAWS = f"{AGENT}/learn.py", "tests/algorithms/test_learn.py"
 PPO, PPO_LAWS = "dtc/algorithms/ppo/learn.py", "tests/algorithms/test_ppo.py"
 
@@ -89,8 +90,8 @@ MUTANTS = (
     Mutant(
         "stored_latent_is_the_one_before",
         f"{AGENT}/acting.py",
-        "return Acted(Acting(state, noise), action, latent=state)",
-        "return Acted(Acting(state, noise), action, latent=acting.latent)",
+        "noise=noise), action, latent=state)",
+        "noise=noise), action, latent=acting.latent)",
         "test_acting_stores_its_new_latent",
     ),
     Mutant(
@@ -110,9 +111,58 @@ MUTANTS = (
     Mutant(
         "task_policy_collects_for_the_explorer",
         f"{AGENT}/algorithm.py",
-        "act=with_policy(agent.acting,",
-        "act=with_policy(agent.task,",
+        "collecting = with_policy(agent.acting,",
+        "collecting = with_policy(agent.task,",
         "test_an_explorer_collects_with_its_latest_parameters",
+    ),
+    # Planning
+    Mutant(
+        "plan_does_not_move_on",
+        PLANNING,
+        "jnp.roll(old.actions, -1, axis=1)",
+        "old.actions",
+        "test_a_plan_is_followed_action_by_action_until_the_next_one",
+        PLANNING_LAWS,
+    ),
+    Mutant(
+        "plan_outlives_its_episode",
+        PLANNING,
+        "old.holds & ~seen.timestep.first",
+        "old.holds",
+        "test_a_plan_ends_with_the_episode",
+        PLANNING_LAWS,
+    ),
+    Mutant(
+        "plan_is_followed_however_much_the_task_pays",
+        PLANNING,
+        "jax.vmap(jax.random.uniform)(chance) >= paid",
+        "jax.vmap(jax.random.uniform)(chance) >= 0",
+        "test_the_more_the_task_pays_the_fewer_environments_follow_a_plan",
+        PLANNING_LAWS,
+    ),
+    Mutant(
+        "plan_ignores_the_mask",
+        PLANNING,
+        "follows, mask = holds, seen.timestep.action_mask",
+        "follows, mask = holds, None",
+        "test_a_forbidden_action_of_a_plan_is_not_taken",
+        PLANNING_LAWS,
+    ),
+    Mutant(
+        "plan_forgets_what_comes_after_the_dream",
+        "dtc/behaviour/targets.py",
+        "kind, ranges, horizon, lam=1.0)",
+        "kind, ranges, horizon, lam=0.0)",
+        "test_the_best_dream_has_the_largest_return_with_the_value_of_its_end",
+        PLANNING_LAWS,
+    ),
+    Mutant(
+        "plan_counts_raw_novelty",
+        PLANNING,
+        "rewards = rewards_of(dreamed, learner, policy)",
+        'rewards = {"extrinsic": dreamed.reward, "intrinsic": dreamed.novelty}',
+        "test_the_best_dream_has_the_largest_return_with_the_value_of_its_end",
+        PLANNING_LAWS,
     ),
     # What is earned, and the noise of actions
     Mutant(
@@ -410,8 +460,8 @@ MUTANTS = (
     Mutant(
         "returns_of_the_whole_buffer",
         "dtc/behaviour/targets.py",
-        "returns.lambda_returns(r, c, v, cfg.lam, horizon)",
-        "returns.lambda_returns(r, c, v, cfg.lam)",
+        "returns.lambda_returns(r, c, v, lam, horizon)",
+        "returns.lambda_returns(r, c, v, lam)",
         "test_steps_beyond_the_horizon_have_no_effect",
     ),
     Mutant(
@@ -467,8 +517,8 @@ MUTANTS = (
     Mutant(
         "explorer_reads_raw_novelty",
         f"{AGENT}/dreams.py",
-        "per_step * drive.relative(dreamed.novelty, learner.curiosity)",
-        "per_step * dreamed.novelty",
+        "novelty = per_step * drive.relative(novelty, learner.curiosity)",
+        "novelty = per_step * novelty",
         "test_only_a_reward_free_policy_uses_novelty_relative_to_its_mean",
     ),
     # Critics

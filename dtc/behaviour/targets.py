@@ -105,7 +105,7 @@ def targets(
         return masked_sum(x, runs_Hn) / (horizon * x.shape[1])
 
     steps = share(jnp.ones_like(cont))
-    ret = {k.name: _returns(rollout, cont, k, ranges, horizon, cfg) for k in policy.rewards}
+    ret = {k.name: _returns(rollout, cont, k, ranges, horizon, cfg.lam) for k in policy.rewards}
     value_t = {name: _value_t(rollout, name) for name in ret}
     delta = {name: ret[name] - value_t[name] for name in ret}
     followed = _follow(ret, delta, counted_Hn, ranges, update, cfg.centre)
@@ -152,6 +152,21 @@ def trusted(
     )
 
 
+def worth(
+    rollout: Rollout, ranges: dict[str, ReturnRange], *, boredom: Array, policy: Policy
+) -> Array:
+    """[n] what whole dreams are worth: their returns, with the weights and units of advantages."""
+    horizon = jnp.int32(rollout.cont.shape[0])
+    total = jnp.zeros_like(rollout.cont[0])
+    for kind in policy.rewards:
+        weight, floor = _weight_and_floor(kind, boredom, earned(ranges))
+        known = ranges[kind.name]
+        scale = jnp.maximum(floor, known.high - known.low)
+        returned = _returns(rollout, rollout.cont, kind, ranges, horizon, lam=1.0)[0]
+        total = total + weight * returned / scale
+    return total
+
+
 def _value_t(rollout: Rollout, name: str) -> Array:
     """[H, n] a critic at s_t."""
     return jnp.concatenate([rollout.value_0[name][None], rollout.value_tp1[name][:-1]])
@@ -168,14 +183,14 @@ def _returns(
     kind: Reward,
     ranges: dict[str, ReturnRange],
     horizon: Array,
-    cfg: BehaviourConfig,
+    lam: float,
 ) -> Array:
     """[H, n] lambda-returns of one kind of reward, see `targets`."""
     reward = rollout.reward[kind.name]
     if kind.name == "intrinsic":
         reward = reward + kind.discount * (1.0 - cont) * ranges[kind.name].low
     return jax.vmap(
-        lambda r, c, v: returns.lambda_returns(r, c, v, cfg.lam, horizon), in_axes=1, out_axes=1
+        lambda r, c, v: returns.lambda_returns(r, c, v, lam, horizon), in_axes=1, out_axes=1
     )(reward, kind.discount * cont, rollout.value_tp1[kind.name])
 
 

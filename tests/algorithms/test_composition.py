@@ -222,14 +222,15 @@ def acted_by(act_fn, mask=None, seed=3) -> Acted:
     if mask is None:
         policy = jax.vmap(jax.random.uniform)(keys.policy)
         assert policy.max() < 1 - dist.UNIMIX  # none of these draws is of the uniform share
-    state = acting.Acting(jax.tree.map(lambda x: jnp.asarray(x[0]), LATENTS), noise=None)
+    state = explorer_algorithm().init_acting(N)
+    state = state._replace(latent=jax.tree.map(lambda x: jnp.asarray(x[0]), LATENTS))
     return jax.jit(act_fn)(learner, state, seen, keys)
 
 
 @cache
 def explorer_algorithm() -> Algorithm:
-    """The explorer as an Algorithm."""
-    cfg = smoke_config(**SIZES, behaviour__mode="explore")
+    """The explorer as an Algorithm, without plans."""
+    cfg = smoke_config(**SIZES, behaviour__mode="explore", dream__plans=0)
     return algorithm.make(cfg, WALK.spec, Precision())
 
 

@@ -18,12 +18,23 @@ from dtc.world_model import latent, rssm
 # moved before a noise without memory would push it back.
 TIMES = (2.0, 8.0, 32.0, 128.0)
 
+FOLLOWED = 4  # actions of a dream that are executed before the next plan
+
+
+class Plan(NamedTuple):
+    """The next actions of the best dream of each environment, see planning.py."""
+
+    actions: Array  # int32, [N, steps]
+    calls: Array  # int32, number of calls so far, the same of all environments, [N]
+    holds: Array  # bool, whether they are to be executed, [N]
+
 
 class Acting(NamedTuple):
     """What acting remembers of each environment."""
 
     latent: Latent  # the posterior, [N, ...]
     noise: Array | None  # standard normal, of a box's action, [N, times, A]; None: without memory
+    plan: Plan | None  # None: the policy draws every action
 
 
 def init_acting(num: int, agent: Agent) -> Acting:
@@ -32,7 +43,13 @@ def init_acting(num: int, agent: Agent) -> Acting:
     shape = (num, len(TIMES), *agent.spec.action.shape)
     noise = jnp.zeros(shape) if has_memory else None
     zero = latent.zero_latent(num, agent.model, agent.precision)
-    return mesh.vary(Acting(zero, noise))
+    return mesh.vary(Acting(zero, noise, init_plan(num, agent) if agent.plans else None))
+
+
+def init_plan(num: int, agent: Agent) -> Plan:
+    """No plan yet; the first call makes one."""
+    actions = jnp.zeros((num, min(FOLLOWED, agent.dream.chunk)), jnp.int32)
+    return Plan(actions, calls=jnp.zeros(num, jnp.int32), holds=jnp.zeros(num, bool))
 
 
 def next_noise(noise: Array, first: Array, keys: Key) -> Array:
@@ -99,6 +116,6 @@ def act_with(agent: Agent, policy: Policy, greedy: bool, averaged: bool) -> ActF
             action = sample_action(
                 output, mask, keys.policy, agent.spec, squash=squashes(agent), noise=drawn
             )
-        return Acted(Acting(state, noise), action, latent=state)
+        return Acted(acting._replace(latent=state, noise=noise), action, latent=state)
 
     return act

@@ -64,6 +64,15 @@ class Agent:
         return self.policies[0]
 
     @property
+    def plans(self) -> bool:
+        """Whether the acting policy follows dreams: if it seeks novelty by numbered actions.
+
+        Of a box, the noise of dreamed actions has no memory, so that no dream goes far.
+        """
+        is_curious = any(reward.name == "intrinsic" for reward in self.acting.rewards)
+        return self.spec.is_discrete and is_curious and self.dream.plans > 0
+
+    @property
     def task(self) -> Policy:
         """The policy that is evaluated."""
         return self.policies[-1]

@@ -9,6 +9,7 @@ from dtc.algorithms.curious import judging, learn
 from dtc.algorithms.curious.acting import act_with, init_acting
 from dtc.algorithms.curious.agent import Agent, Learner
 from dtc.algorithms.curious.controls import NOVELTIES
+from dtc.algorithms.curious.planning import planned
 from dtc.core import mesh
 from dtc.core.keys import Draws
 from dtc.core.nets import Precision
@@ -26,12 +27,13 @@ def make(cfg: Any, spec: EnvSpec, precision: Precision) -> Algorithm:
     """The algorithm for a checked `Config` (dtc/config) and an environment."""
     agent = make_agent(cfg, spec, precision)
     with_policy = partial(act_with, agent)
+    collecting = with_policy(agent.acting, greedy=False, averaged=False)
     same: Any = mesh.REPLICATED
     return Algorithm(
         name="curious",
         init=partial(static.init, agent=agent),
         init_acting=partial(init_acting, agent=agent),
-        act=with_policy(agent.acting, greedy=False, averaged=False),
+        act=planned(agent, collecting) if agent.plans else collecting,
         learn=partial(learn.learn, agent=agent),
         evaluated={
             "greedy": with_policy(agent.task, greedy=True, averaged=True),

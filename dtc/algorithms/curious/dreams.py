@@ -156,6 +156,16 @@ def dream(
     )
 
 
+def rewards_of(dreamed: Dreamed, learner: Learner, policy: Policy) -> dict[str, Array]:
+    """The reward of each dreamed action that a policy may maximise, by kind, [H, n]."""
+    novelty = dreamed.novelty
+    if policy.is_relative:
+        (only,) = policy.rewards
+        per_step = 1 - only.discount  # makes a return a weighted mean of novelties, close to 1
+        novelty = per_step * drive.relative(novelty, learner.curiosity)
+    return {"extrinsic": dreamed.reward, "intrinsic": novelty}
+
+
 class DreamLesson(NamedTuple):
     """Results of learning one policy from its dreams."""
 
@@ -177,12 +187,8 @@ def learn_in_dreams(
 ) -> DreamLesson:
     """Gradients of a policy's actor and critics, its return ranges and metrics."""
     name, horizon = policy.name, horizon_of(learner, agent)
-    rewards = {"extrinsic": dreamed.reward, "intrinsic": dreamed.novelty}
-    if policy.is_relative:
-        (only,) = policy.rewards
-        per_step = 1 - only.discount  # makes a return a weighted mean of novelties, close to 1
-        rewards["intrinsic"] = per_step * drive.relative(dreamed.novelty, learner.curiosity)
     value_0 = values_fn(agent, params.behaviour[name], policy, starts.latent)
+    rewards = rewards_of(dreamed, learner, policy)
     rollout = Rollout(rewards, dreamed.cont, value_0, dreamed.value, starts.alive, starts.usual)
     if policy != agent.acting:
         known = dreamed.novelty <= drive.novel_from(learner.curiosity)

@@ -1,0 +1,151 @@
+"""When a curious policy follows its dreams, and which of them it follows."""
+
+from functools import cache
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dtc.algorithms.curious import planning
+from dtc.algorithms.curious.acting import Acting, Plan
+from dtc.algorithms.curious.dreams import model_fns
+from dtc.behaviour.targets import ReturnRange
+from dtc.core.types import TimeStep
+from dtc.training.algorithm import Acted, ActKeys, Seen
+from dtc.world_model import ends, imagination
+from tests.algorithms.scene import LATENTS, A, N, make_agent, scene
+
+OWN = 2  # the action that the policy itself takes
+NO_PLAN = Plan(jnp.zeros((N, 2), jnp.int32), jnp.zeros(N, jnp.int32), jnp.zeros(N, bool))
+KEYS = jax.random.split(jax.random.key(5), N)
+
+
+def act(learner, acting, seen, keys):
+    """Takes the action OWN."""
+    return Acted(acting, jnp.full(N, OWN))
+
+
+def paid(learner, paid):
+    """The learner whose task pays so much, see `targets.earned`."""
+    ranges = learner.ranges["task"] | {"extrinsic": ReturnRange(jnp.float32(0), jnp.float32(paid))}
+    return learner._replace(ranges={"task": ranges})
+
+
+def seen(first=False, mask=None):
+    nothing = jnp.zeros(N)
+    step = TimeStep({}, nothing, nothing > 0, nothing > 0, jnp.full(N, first), nothing, mask, {})
+    return Seen(step, jnp.zeros(N, jnp.int32))
+
+
+@cache
+def calls(pays=0.0, first_at=None, mask_at=None):
+    """The actions of each of four calls, [4, N]; the dreams' actions count up: 0 1, then 1 2.
+
+    In call `first_at` episodes begin, in `mask_at` only OWN is allowed.
+    """
+    s = scene()
+    learner, made = paid(s.learner, pays), []
+
+    def best_actions(learner, state, keys, agent):
+        made.append(None)
+        return jnp.broadcast_to((jnp.arange(2) + len(made) - 1) % A, (N, 2))
+
+    state = Acting(jax.tree.map(lambda x: jnp.asarray(x[0]), LATENTS), None, NO_PLAN)
+    only_own = jnp.broadcast_to(jnp.arange(A) == OWN, (N, A))
+    actions = []
+    with pytest.MonkeyPatch.context() as patch, jax.disable_jit():
+        patch.setattr(planning, "best_actions", best_actions)
+        planned_act = planning.planned(s.agent, act)
+        for i in range(4):
+            mask = only_own if i == mask_at else jnp.ones((N, A), bool)
+            at = seen(first=i == first_at, mask=mask)
+            acted = planned_act(learner, state, at, ActKeys(KEYS, KEYS))
+            state = acted.acting
+            actions.append(np.asarray(acted.action))
+    return np.stack(actions), len(made)
+
+
+def every_env(*actions):
+    return np.repeat(np.array(actions)[:, None], N, 1)
+
+
+def test_a_plan_is_followed_action_by_action_until_the_next_one():
+    actions, made = calls()
+    np.testing.assert_array_equal(actions, every_env(0, 1, 1, 2))
+    assert made == 2
+
+
+def test_a_policy_whose_task_pays_makes_no_plan():
+    actions, made = calls(pays=1.0)
+    np.testing.assert_array_equal(actions, every_env(*[OWN] * 4))
+    assert made == 0
+
+
+def test_the_more_the_task_pays_the_fewer_environments_follow_a_plan():
+    followed = calls(pays=0.5)[0][0] != OWN
+    assert 0 < followed.sum() < N
+
+
+def test_a_plan_ends_with_the_episode():
+    actions, _ = calls(first_at=1)
+    np.testing.assert_array_equal(actions, every_env(0, OWN, 1, 2))
+
+
+def test_a_plan_that_is_made_where_an_episode_begins_is_followed():
+    np.testing.assert_array_equal(calls(first_at=2)[0], every_env(0, 1, 1, 2))
+
+
+def test_a_forbidden_action_of_a_plan_is_not_taken():
+    np.testing.assert_array_equal(calls(mask_at=0)[0], every_env(OWN, 1, 1, 2))
+
+
+def dreams_of(s, keys):
+    """The dreams that are to be judged, by environment and dream, [H, N, plans, ...]."""
+    policy, size = s.agent.acting, s.agent.dream.plans
+    latent = jax.tree.map(lambda x: jnp.asarray(x[0]), LATENTS)
+    end = ends.threshold(s.learner.ends, s.agent.dream.end)
+    fns = model_fns(s.agent, s.learner, policy)
+
+    @jax.jit
+    def chunk(latent, key):
+        each = jax.random.split(key, size)
+        start = jax.tree.map(lambda x: jnp.repeat(x[None], size, 0), latent)
+        groups, cfg = s.agent.model.groups, s.agent.dream
+        return imagination.dream_chunk(fns, each, groups, start, jnp.int32(0), end, cfg)[1]
+
+    each = [chunk(jax.tree.map(lambda x, i=i: x[i], latent), keys[i]) for i in range(N)]
+    return latent, jax.tree.map(lambda *x: np.stack(x, 1), *each)
+
+
+@pytest.mark.parametrize("mode", ["mix", "explore"])
+def test_the_best_dream_has_the_largest_return_with_the_value_of_its_end(mode):
+    s = scene(behaviour__mode=mode)
+    policy, state = s.agent.acting, s.learner.curiosity._replace(fast=jnp.float32(5.0))
+    latent, dreamed = dreams_of(s, KEYS)
+    total = np.zeros(dreamed.cont.shape[1:])
+    ranges = s.learner.ranges[policy.name]
+    for kind in policy.rewards:
+        known = ranges[kind.name]
+        reward, weight, floor = dreamed.reward, kind.weight, kind.floor
+        if kind.name == "intrinsic":
+            unit = (1 - kind.discount) / state.fast if policy.is_relative else 1.0
+            reward = dreamed.novelty * unit + kind.discount * (1 - dreamed.cont) * known.low
+            weight *= 1.0 if policy.is_relative else 1 - float(state.boredom)  # the task pays
+        later = dreamed.value[kind.name][-1]
+        for t in reversed(range(len(reward))):
+            later = reward[t] + kind.discount * dreamed.cont[t] * later
+        total += weight * later / max(floor, known.high - known.low)
+    best = total.argmax(1)
+    assert len(set(best.tolist())) > 1
+    theirs = np.moveaxis(dreamed.action, 0, -1)[np.arange(N), best]
+    ours = s.compiled(planning.best_actions)(s.learner._replace(curiosity=state), latent, KEYS)
+    np.testing.assert_array_equal(ours, theirs)
+    assert not (theirs == theirs[:1]).all()
+
+
+def test_only_a_policy_that_seeks_novelty_by_numbered_actions_plans():
+    assert make_agent(behaviour__mode="mix").plans
+    assert make_agent(behaviour__mode="explore").plans
+    assert not make_agent(behaviour__mode="task").plans
+    assert not make_agent(dream__plans=0).plans
