@@ -152,19 +152,10 @@ def trusted(
     )
 
 
-def worth(
-    rollout: Rollout, ranges: dict[str, ReturnRange], *, boredom: Array, policy: Policy
-) -> Array:
-    """[n] what whole dreams are worth: their returns, with the weights and units of advantages."""
+def worth(rollout: Rollout, ranges: dict[str, ReturnRange], kind: Reward) -> Array:
+    """[n] the return of whole dreams of one kind of reward, with the value of their end."""
     horizon = jnp.int32(rollout.cont.shape[0])
-    total = jnp.zeros_like(rollout.cont[0])
-    for kind in policy.rewards:
-        weight, floor = _weight_and_floor(kind, boredom, earned(ranges))
-        known = ranges[kind.name]
-        scale = jnp.maximum(floor, known.high - known.low)
-        returned = _returns(rollout, rollout.cont, kind, ranges, horizon, lam=1.0)[0]
-        total = total + weight * returned / scale
-    return total
+    return _returns(rollout, rollout.cont, kind, ranges, horizon, lam=1.0)[0]
 
 
 def _value_t(rollout: Rollout, name: str) -> Array:

@@ -139,7 +139,7 @@ class RSSMConfig:
         0.2, NATURAL, help="weight of the loss of earlier observations, told by h; 0: none"
     )
     reward_scale: float = setting(
-        10.0, POSITIVE, help="weight of the reward's loss among those of the trunk (DreamerV3: 1)"
+        30.0, POSITIVE, help="weight of the reward's loss among those of the trunk (DreamerV3: 1)"
     )
     vector_scale: float = setting(
         10.0, POSITIVE, help="weight of the loss of a vector observation (DreamerV3: 1)"
@@ -226,7 +226,7 @@ class DreamConfig:
     end: float = setting(
         0.8, BELOW_ONE, help="a dream ends where the predicted continue probability is below this"
     )
-    plans: int = setting(8, NATURAL, help="dreams of which the best is followed; 0: none")
+    plans: int = setting(8, NATURAL, help="dreams of which an explorer follows the best; 0: none")
 
     @property
     def longest(self) -> int:

@@ -1,4 +1,4 @@
-"""When a curious policy follows its dreams, and which of them it follows."""
+"""When an explorer follows its dreams, and which of them it follows."""
 
 from functools import cache
 
@@ -7,14 +7,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dtc.algorithms.curious import planning
+from dtc.algorithms.curious import algorithm, planning
 from dtc.algorithms.curious.acting import Acting, Plan
 from dtc.algorithms.curious.dreams import model_fns
-from dtc.behaviour.targets import ReturnRange
+from dtc.core.nets import Precision
 from dtc.core.types import TimeStep
 from dtc.training.algorithm import Acted, ActKeys, Seen
 from dtc.world_model import ends, imagination
-from tests.algorithms.scene import LATENTS, A, N, make_agent, scene
+from tests.algorithms.scene import LATENTS, SIZES, A, N, make_agent, scene, walk
+from tests.programs import smoke_config
 
 OWN = 2  # the action that the policy itself takes
 NO_PLAN = Plan(jnp.zeros((N, 2), jnp.int32), jnp.zeros(N, jnp.int32), jnp.zeros(N, bool))
@@ -26,26 +27,24 @@ def act(learner, acting, seen, keys):
     return Acted(acting, jnp.full(N, OWN))
 
 
-def paid(learner, paid):
-    """The learner whose task pays so much, see `targets.earned`."""
-    ranges = learner.ranges["task"] | {"extrinsic": ReturnRange(jnp.float32(0), jnp.float32(paid))}
-    return learner._replace(ranges={"task": ranges})
-
-
 def seen(first=False, mask=None):
     nothing = jnp.zeros(N)
     step = TimeStep({}, nothing, nothing > 0, nothing > 0, jnp.full(N, first), nothing, mask, {})
     return Seen(step, jnp.zeros(N, jnp.int32))
 
 
+def explorer():
+    """The scene whose acting policy seeks nothing but novelty."""
+    return scene(behaviour__mode="explore")
+
+
 @cache
-def calls(pays=0.0, first_at=None, mask_at=None):
+def calls(first_at=None, mask_at=None):
     """The actions of each of four calls, [4, N]; the dreams' actions count up: 0 1, then 1 2.
 
     In call `first_at` episodes begin, in `mask_at` only OWN is allowed.
     """
-    s = scene()
-    learner, made = paid(s.learner, pays), []
+    s, made = explorer(), []
 
     def best_actions(learner, state, keys, agent):
         made.append(None)
@@ -60,7 +59,7 @@ def calls(pays=0.0, first_at=None, mask_at=None):
         for i in range(4):
             mask = only_own if i == mask_at else jnp.ones((N, A), bool)
             at = seen(first=i == first_at, mask=mask)
-            acted = planned_act(learner, state, at, ActKeys(KEYS, KEYS))
+            acted = planned_act(s.learner, state, at, ActKeys(KEYS, KEYS))
             state = acted.acting
             actions.append(np.asarray(acted.action))
     return np.stack(actions), len(made)
@@ -74,17 +73,6 @@ def test_a_plan_is_followed_action_by_action_until_the_next_one():
     actions, made = calls()
     np.testing.assert_array_equal(actions, every_env(0, 1, 1, 2))
     assert made == 2
-
-
-def test_a_policy_whose_task_pays_makes_no_plan():
-    actions, made = calls(pays=1.0)
-    np.testing.assert_array_equal(actions, every_env(*[OWN] * 4))
-    assert made == 0
-
-
-def test_the_more_the_task_pays_the_fewer_environments_follow_a_plan():
-    followed = calls(pays=0.5)[0][0] != OWN
-    assert 0 < followed.sum() < N
 
 
 def test_a_plan_ends_with_the_episode():
@@ -118,34 +106,30 @@ def dreams_of(s, keys):
     return latent, jax.tree.map(lambda *x: np.stack(x, 1), *each)
 
 
-@pytest.mark.parametrize("mode", ["mix", "explore"])
-def test_the_best_dream_has_the_largest_return_with_the_value_of_its_end(mode):
-    s = scene(behaviour__mode=mode)
+def test_the_best_dream_has_the_largest_return_with_the_value_of_its_end():
+    s = explorer()
     policy, state = s.agent.acting, s.learner.curiosity._replace(fast=jnp.float32(5.0))
+    (kind,) = policy.rewards
     latent, dreamed = dreams_of(s, KEYS)
-    total = np.zeros(dreamed.cont.shape[1:])
-    ranges = s.learner.ranges[policy.name]
-    for kind in policy.rewards:
-        known = ranges[kind.name]
-        reward, weight, floor = dreamed.reward, kind.weight, kind.floor
-        if kind.name == "intrinsic":
-            unit = (1 - kind.discount) / state.fast if policy.is_relative else 1.0
-            reward = dreamed.novelty * unit + kind.discount * (1 - dreamed.cont) * known.low
-            weight *= 1.0 if policy.is_relative else 1 - float(state.boredom)  # the task pays
-        later = dreamed.value[kind.name][-1]
-        for t in reversed(range(len(reward))):
-            later = reward[t] + kind.discount * dreamed.cont[t] * later
-        total += weight * later / max(floor, known.high - known.low)
+    low = s.learner.ranges[policy.name][kind.name].low
+    reward = dreamed.novelty * (1 - kind.discount) / state.fast
+    reward = reward + kind.discount * (1 - dreamed.cont) * low
+    total = dreamed.value[kind.name][-1]
+    for t in reversed(range(len(reward))):
+        total = reward[t] + kind.discount * dreamed.cont[t] * total
     best = total.argmax(1)
     assert len(set(best.tolist())) > 1
     theirs = np.moveaxis(dreamed.action, 0, -1)[np.arange(N), best]
-    ours = s.compiled(planning.best_actions)(s.learner._replace(curiosity=state), latent, KEYS)
+    learner = s.learner._replace(curiosity=state)
+    ours = s.compiled(planning.best_actions)(learner, latent, KEYS)
     np.testing.assert_array_equal(ours, theirs)
     assert not (theirs == theirs[:1]).all()
 
 
-def test_only_a_policy_that_seeks_novelty_by_numbered_actions_plans():
-    assert make_agent(behaviour__mode="mix").plans
-    assert make_agent(behaviour__mode="explore").plans
+def test_only_an_explorer_with_numbered_actions_plans():
+    cfg = smoke_config(**SIZES, behaviour__mode="explore")
+    assert explorer().agent.plans
+    assert not algorithm.make_agent(cfg, walk(is_box=True).spec, Precision()).plans
+    assert not make_agent(behaviour__mode="mix").plans
     assert not make_agent(behaviour__mode="task").plans
-    assert not make_agent(dream__plans=0).plans
+    assert not make_agent(behaviour__mode="explore", dream__plans=0).plans

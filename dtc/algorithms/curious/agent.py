@@ -65,12 +65,11 @@ class Agent:
 
     @property
     def plans(self) -> bool:
-        """Whether the acting policy follows dreams: if it seeks novelty by numbered actions.
+        """Whether the acting policy follows dreams: if it seeks nothing but novelty.
 
         Of a box, the noise of dreamed actions has no memory, so that no dream goes far.
         """
-        is_curious = any(reward.name == "intrinsic" for reward in self.acting.rewards)
-        return self.spec.is_discrete and is_curious and self.dream.plans > 0
+        return self.acting.is_relative and self.spec.is_discrete and self.dream.plans > 0
 
     @property
     def task(self) -> Policy:

@@ -1,8 +1,8 @@
-"""Planning in dreams: while nothing pays, a curious policy follows the best of several dreams.
+"""Planning in dreams: an explorer follows the best of several dreams.
 
 Novelty changes faster than an actor learns, so the actor lags behind what its own dreams show. The
 best of a few dreams from where the agent is does not: model-predictive control by random shooting,
-with the policy's own actions and its critics' values where dreams stop (Lowrey et al. 2019, "Plan
+with the policy's own actions and its critic's value where dreams stop (Lowrey et al. 2019, "Plan
 online, learn offline", arXiv:1811.01848).
 """
 
@@ -14,35 +14,32 @@ from jax import lax
 from dtc.algorithms.curious.acting import Acting, Plan
 from dtc.algorithms.curious.agent import Agent, Learner
 from dtc.algorithms.curious.dreams import model_fns, rewards_of
-from dtc.behaviour.targets import Rollout, earned, worth
+from dtc.behaviour.targets import Rollout, worth
 from dtc.core.types import Array, Key, Latent
 from dtc.training.algorithm import Acted, ActFn, ActKeys, Seen
 from dtc.world_model import ends, imagination
 
 
 def planned(agent: Agent, act: ActFn) -> ActFn:
-    """The acting function `act` with the actions of dreams instead of its own while nothing pays.
+    """The acting function `act` with the actions of dreams instead of its own.
 
     All environments plan in the same calls, and follow the plan until the next one, the end of the
-    episode or, for one step, a mask that forbids its action. The more the task pays
-    (`targets.earned`), the fewer of them follow it.
+    episode or, for one step, a mask that forbids its action.
     """
 
     def planned_act(learner: Learner, acting: Acting, seen: Seen, keys: ActKeys) -> Acted:
-        own, chance, dreams = (_folded(keys.policy, i) for i in range(3))
+        own, dreams = (_folded(keys.policy, i) for i in range(2))
         acted = act(learner, acting, seen, keys._replace(policy=own))
-        old, paid = acting.plan, earned(learner.ranges[agent.acting.name])
+        old = acting.plan
         assert old is not None
         steps = old.actions.shape[1]
         is_due = old.calls[0] % steps == 0
         actions = lax.cond(
-            is_due & (paid < 1.0),
+            is_due,
             lambda: best_actions(learner, acted.acting.latent, dreams, agent)[:, :steps],
             lambda: jnp.roll(old.actions, -1, axis=1),
         )
-        holds = jnp.where(
-            is_due, jax.vmap(jax.random.uniform)(chance) >= paid, old.holds & ~seen.timestep.first
-        )
+        holds = is_due | (old.holds & ~seen.timestep.first)
         follows, mask = holds, seen.timestep.action_mask
         if mask is not None:  # the dream's own is a prediction
             follows &= jnp.take_along_axis(mask, actions[:, :1], 1)[:, 0]
@@ -57,9 +54,10 @@ def planned(agent: Agent, act: ActFn) -> ActFn:
 def best_actions(learner: Learner, state: Latent, keys_N: Key, agent: Agent) -> Array:
     """[N, dream.chunk] actions of the best of `dream.plans` dreams from each state [N, ...].
 
-    They are dreams of the acting policy, judged by `targets.worth`.
+    They are dreams of the acting policy, judged by the return of its only reward.
     """
     policy, size = agent.acting, agent.dream.plans
+    (novelty,) = policy.rewards
     keys_NM = jax.vmap(lambda key: jax.random.split(key, size))(keys_N)
     _, dreamed = imagination.dream_chunk(
         model_fns(agent, learner, policy),
@@ -73,8 +71,7 @@ def best_actions(learner: Learner, state: Latent, keys_N: Key, agent: Agent) -> 
     alive = jnp.ones_like(dreamed.cont[0])
     rewards = rewards_of(dreamed, learner, policy)
     rollout = Rollout(rewards, dreamed.cont, {}, dreamed.value, alive, alive > 0)
-    boredom, ranges = learner.curiosity.boredom, learner.ranges[policy.name]
-    total = worth(rollout, ranges, boredom=boredom, policy=policy)
+    total = worth(rollout, learner.ranges[policy.name], novelty)
     best = rearrange(total, "(n m) -> n m", m=size).argmax(1)
     actions = rearrange(dreamed.action, "h (n m) -> n m h", m=size)
     return actions[jnp.arange(best.shape[0]), best]
