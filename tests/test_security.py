@@ -4,6 +4,7 @@ import ast
 import os
 import subprocess
 import sys
+from collections import UserDict
 from pathlib import Path
 
 import pytest
@@ -130,3 +131,11 @@ def test_no_secret_of_the_environment_is_printed_or_written(tmp_path):
     typed = ["dtc train", f"--config.name={CANARY}", "--seed=1"]
     again = command.to_continue(typed, "runs/x", {"HF_TOKEN": CANARY, "HOME": "1"})
     assert CANARY not in again and "***" in again and "--seed=1" in again
+
+
+def test_a_variable_that_another_thread_removes_meanwhile_is_passed_over():
+    class Changing(UserDict):
+        def __iter__(self):
+            return iter(["GONE", *super().__iter__()])
+
+    assert command.redacted(f"see {CANARY}", Changing(HF_TOKEN=CANARY)) == "see ***"

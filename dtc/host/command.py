@@ -166,7 +166,8 @@ def to_continue(argv: Sequence[str], workdir: Path, environ: Mapping[str, str] =
 
 def redacted(text: str, environ: Mapping[str, str] = os.environ) -> str:
     """The text with the environment's secrets replaced by ***."""
-    for name, value in environ.items():
+    for name in list(environ):
+        value = environ.get(name, "")  # another thread may have removed it
         if re.search(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", name) and len(value) > 7:
             text = text.replace(value, "***")
     return text

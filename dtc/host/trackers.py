@@ -127,7 +127,7 @@ class Background:
     def write(self, record: Record) -> None:
         """Takes a record; if ten thousand wait already, it is dropped."""
         if self.thread is None:
-            self.thread = threading.Thread(target=self._work, daemon=True)
+            self.thread = threading.Thread(target=self._work, name=self.name, daemon=True)
             self.thread.start()
         try:
             self.records.put_nowait(record)

@@ -165,6 +165,9 @@ def test_a_tracker_that_does_not_answer_holds_nothing(workdir, monkeypatch):
     [line] = write(workdir, 1, 2)
     assert line == "wandb has not taken everything within 0 s: left behind."
     Slow.never.set()
+    for thread in threading.enumerate():
+        if thread.name == "wandb":  # it must not speak in the middle of another test
+            thread.join()
 
 
 def test_a_run_without_the_flag_has_no_tracker(workdir):
