@@ -25,7 +25,7 @@ def get_config() -> ml_collections.ConfigDict:
     config.behaviour.update(mode="task", layers=3, pool_units=0)
     config.behaviour.update(discount=1 - 1 / 333, entropy=3e-4, box_entropy=1.0)
     config.behaviour.update(centre=False, count_ended=True, actor="normal", reward_unit=False)
-    config.behaviour.update(extrinsic_floor=1.0, slow_rate=0.02)
+    config.behaviour.update(extrinsic_floor=1.0, slow_rate=0.02, lift=False)
     config.optimizer.update(
         model_lr=4e-5, member_lr=4e-5, actor_lr=4e-5, explore_lr=4e-5, critic_lr=4e-5
     )

@@ -50,13 +50,24 @@ def loss(params: PyTree, data: ChunkData, learner: PolicyLearner) -> tuple[Array
 
     The actor's loss is -w (log p(a) sg(A) + eta H[p]), each critic's w (CE(v, R) + CE(v, v_slow))
     with two-hot R and v_slow; w, A and R are `data.targets`, eta is `learner.entropy_weight`.
+
+    With `behaviour.lift`, where A > 0 log p(a) is that of the softmax alone. An action that the
+    softmax has given up is still drawn, by the uniform share of p; the gradient of log p would
+    vanish there, and the action would stay given up however good it became.
     """
     net, w = learner.net, data.targets.weight
     output, logits, weights = net.apply({"params": params}, data.state, method="everything")
     slow_logits = net.apply({"params": learner.slow}, data.state, method="values")
-    log_prob, entropy = log_prob_and_entropy(
-        output, data.action, data.mask, learner.spec, squash=net.cfg.actor == "tanh"
-    )
+
+    def judged(unimix: float) -> tuple[Array, Array]:
+        squash = net.cfg.actor == "tanh"
+        return log_prob_and_entropy(
+            output, data.action, data.mask, learner.spec, unimix, squash=squash
+        )
+
+    log_prob, entropy = judged(dist.UNIMIX)
+    if net.cfg.lift and learner.spec.is_discrete:
+        log_prob = jnp.where(data.targets.advantage > 0, judged(0.0)[0], log_prob)
     policy = -w * (log_prob * data.targets.advantage + learner.entropy_weight * entropy)
     value = {
         name: w * critic_loss(logits[name], slow_logits[name], target, net.bins)

@@ -98,9 +98,7 @@ class ReplayConfig:
     candidates: int = setting(
         8, COUNT, help="starts of which the one of most unusual value is replayed; 1: any start"
     )
-    prefill: int = setting(
-        64, COUNT, unit="rows", help="rows collected of each environment before the first update"
-    )
+    prefill: int = setting(64, COUNT, unit="rows", help="rows of each environment before learning")
     latents: bool = setting(True, help="store the latent of each row, as context of sequences")
     latent_every: int = setting(
         1, COUNT, unit="rows", help="store that of every n-th row only, where sequences then start"
@@ -275,6 +273,7 @@ class BehaviourConfig:
     count_ended: bool = setting(
         False, help="ranges of returns include steps after a dream's end (DreamerV3: true)"
     )
+    lift: bool = setting(True, help="improbable actions gain in full if good (DreamerV3: false)")
     actor: str = setting(
         "tanh",
         choices=("tanh", "normal"),

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -87,10 +89,11 @@ def loss_and_gradients(params, slow, data):
 def test_the_loss_equals_its_formula():
     logits, critics, weights = outputs(PARAMS)
     slow_critics = outputs(PARAMS | SLOW)[1]
-    p = np.exp(log_softmax(np.where(MASK, logits, -np.inf)))
-    p = 0.99 * p + 0.01 * MASK / MASK.sum(-1, keepdims=True)
+    plain = log_softmax(np.where(MASK, logits, -np.inf))
+    p = 0.99 * np.exp(plain) + 0.01 * MASK / MASK.sum(-1, keepdims=True)
     log_p = np.log(np.where(MASK, p, 1))
-    chosen = np.take_along_axis(log_p, ACTION[..., None], -1)[..., 0]
+    of_action = np.where(TARGETS.advantage[..., None] > 0, plain, log_p)
+    chosen = np.take_along_axis(of_action, ACTION[..., None], -1)[..., 0]
     w, entropy = TARGETS.weight, -(p * log_p).sum(-1)
     num = MASK.sum(-1)  # of allowed actions; one alone leaves nothing to settle on
     share = np.where(num > 1, entropy / np.log(np.maximum(num, 2)), 1.0)
@@ -148,6 +151,27 @@ def test_a_step_makes_actions_of_positive_advantage_more_probable(sign):
         np.asarray(policy.log_policy(outputs(p)[0], MASK))[chosen] for p in (PARAMS, stepped)
     )
     assert sign * (after - before) > 1e-4
+
+
+def gradient_of_a_logit(logit, advantage, lift):
+    """Gradient of the actor's loss by the logit of an action; those of all others are 0."""
+    last = PARAMS["actor"]["Dense_0"]
+    last = {"kernel": 0 * last["kernel"], "bias": jnp.zeros(A).at[0].set(logit)}
+    params = PARAMS | {"actor": PARAMS["actor"] | {"Dense_0": last}}
+    one = np.zeros((H, N), np.float32)
+    one[2, 1] = 1.0
+    nothing = {name: 0 * x for name, x in TARGETS.returns.items()}
+    data = ChunkData(FEATURE, 0 * ACTION, None, Targets(nothing, advantage * one, one, one > 0))
+    given = learner(net=NET.clone(cfg=replace(CFG, lift=lift)), entropy_weight=0.0)
+    grads = jax.grad(lambda p: losses.loss(p, data, given)[0])(params)
+    return grads["actor"]["Dense_0"]["bias"][0]
+
+
+def test_an_action_that_was_given_up_gains_in_full_if_it_is_good():
+    given_up = -20.0
+    np.testing.assert_allclose(gradient_of_a_logit(given_up, 2.0, lift=True), -2.0, rtol=1e-4)
+    assert abs(gradient_of_a_logit(given_up, 2.0, lift=False)) < 1e-5
+    assert abs(gradient_of_a_logit(given_up, -2.0, lift=True)) < 1e-5
 
 
 @jax.jit
