@@ -114,13 +114,15 @@ def novel_from(state: CuriosityState) -> Array:
 
 
 def relative(novelty: Array, state: CuriosityState) -> Array:
-    """[...] novelty in units of C_fast (1 before the first update).
+    """[...] the root of novelty in units of C_fast (of novelty itself before the first update).
 
     The division removes the slow decay of novelty and fluctuations common to all states, which the
-    critic of raw novelty would have to track.
+    critic of raw novelty would have to track. The Jensen-Shannon divergence is the square of a
+    distance (Endres and Schindelin 2003, doi:10.1109/TIT.2003.813506). Without the root the few
+    rarest places outweigh everything on the way to them. A negative novelty counts as 0.
     """
     size = jnp.abs(state.fast)
-    return novelty / jnp.where(size == 0, 1, size)
+    return jnp.sqrt(jnp.maximum(novelty / jnp.where(size == 0, 1, size), 0))
 
 
 def horizon_bucket(bucket: Array, boredom: Array, num_buckets: int, hysteresis: float) -> Array:

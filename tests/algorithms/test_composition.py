@@ -808,8 +808,9 @@ def lesson_equations(s: Scene, name: str, learner: agents.Learner):
         old, reward = s.learner.ranges[name][kind.name], np.asarray(dreamed.reward, np.float64)
         kind_weight = kind.weight
         if kind.name == "intrinsic":
-            unit = (1 - kind.discount) / state.fast if policy.is_relative else 1
-            reward = np.asarray(dreamed.novelty, np.float64) * unit
+            reward = np.asarray(dreamed.novelty, np.float64)
+            if policy.is_relative:
+                reward = (1 - kind.discount) * np.sqrt(reward / state.fast)
             reward = reward + kind.discount * (1 - cont) * old.low
         else:
             reward = reward + ~known * kind.discount * goes_on * min(old.low, 0)
@@ -852,7 +853,9 @@ def test_the_gradients_from_dreams_equal_the_equations(mode, name):
     def gradient(behaviour):
         output, logits, _ = net.apply({"params": behaviour}, feature, method="everything")
         slow_logits = net.apply(slow, feature, method="values")
-        log_p, entropy = log_prob_and_entropy(output, dreamed.action, dreamed.mask, s.agent.spec)
+        given = output, dreamed.action, dreamed.mask, s.agent.spec
+        (log_p, entropy), (plain, _) = (log_prob_and_entropy(*given, x) for x in (dist.UNIMIX, 0.0))
+        log_p = jnp.where(advantage > 0, plain, log_p)
         loss = -(log_p * advantage + eta * entropy)
         for kind, ret in returns.items():
             loss += losses.critic_loss(logits[kind], slow_logits[kind], ret, net.bins)

@@ -73,11 +73,15 @@ def test_competence_and_boredom_do_not_depend_on_the_scale_of_novelty(scale):
 
 
 @pytest.mark.parametrize("scale", [1e-4, 1.0, 1e4])
-def test_relative_novelty_has_mean_one_and_no_scale(scale):
-    novelty = jnp.asarray([0.5, 1.0, 1.5])
+def test_relative_novelty_is_a_distance_without_a_scale(scale):
+    novelty = jnp.asarray([0.0, 0.5, 1.0, 2.5])
     mean = scale * novelty.mean()
     state, _ = drive.update(drive.init(3), mean, jnp.float32(0), jnp.float32(1), CFG, 3)
-    np.testing.assert_allclose(drive.relative(scale * novelty, state), novelty, rtol=1e-6)
+    np.testing.assert_allclose(drive.relative(scale * novelty, state), novelty**0.5, rtol=1e-6)
+
+
+def test_negative_novelty_is_worth_nothing():
+    np.testing.assert_array_equal(drive.relative(-jnp.ones(2), drive.init(3)), 0.0)
 
 
 def test_relative_novelty_is_finite_before_there_is_a_mean():
