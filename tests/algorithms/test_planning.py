@@ -50,7 +50,7 @@ def calls(first_at=None, mask_at=None):
         made.append(None)
         return jnp.broadcast_to((jnp.arange(2) + len(made) - 1) % A, (N, 2))
 
-    state = Acting(jax.tree.map(lambda x: jnp.asarray(x[0]), LATENTS), None, NO_PLAN)
+    state = Acting(jax.tree.map(lambda x: jnp.asarray(x[0]), LATENTS), None, NO_PLAN, None)
     only_own = jnp.broadcast_to(jnp.arange(A) == OWN, (N, A))
     actions = []
     with pytest.MonkeyPatch.context() as patch, jax.disable_jit():

@@ -19,6 +19,8 @@ from dtc.world_model import latent, rssm
 TIMES = (2.0, 8.0, 32.0, 128.0)
 
 FOLLOWED = 4  # actions of a dream that are executed before the next plan
+# Share of episodes that a task policy on the side plays: while curiosity lasts, and in boredom
+TRIED, TRIED_IN_BOREDOM = 1 / 8, 1 / 2
 
 
 class Plan(NamedTuple):
@@ -35,6 +37,7 @@ class Acting(NamedTuple):
     latent: Latent  # the posterior, [N, ...]
     noise: Array | None  # standard normal, of a box's action, [N, times, A]; None: without memory
     plan: Plan | None  # None: the policy draws every action
+    tries: Array | None  # bool, whether the task policy plays this episode, [N]; None: never
 
 
 def init_acting(num: int, agent: Agent) -> Acting:
@@ -43,7 +46,9 @@ def init_acting(num: int, agent: Agent) -> Acting:
     shape = (num, len(TIMES), *agent.spec.action.shape)
     noise = jnp.zeros(shape) if has_memory else None
     zero = latent.zero_latent(num, agent.model, agent.precision)
-    return mesh.vary(Acting(zero, noise, init_plan(num, agent) if agent.plans else None))
+    plan = init_plan(num, agent) if agent.plans else None
+    tries = None if agent.acting == agent.task else jnp.zeros(num, bool)
+    return mesh.vary(Acting(zero, noise, plan, tries))
 
 
 def init_plan(num: int, agent: Agent) -> Plan:
@@ -119,3 +124,35 @@ def act_with(agent: Agent, policy: Policy, greedy: bool, averaged: bool) -> ActF
         return Acted(acting._replace(latent=state, noise=noise), action, latent=state)
 
     return act
+
+
+def with_trials(agent: Agent, act: ActFn) -> ActFn:
+    """`act`, but some episodes are played by the task policy, which learns on the side.
+
+    Nothing else would show it where its dreams err in its favour. The more the explorer is bored,
+    the more episodes it plays.
+    """
+
+    def act_or_try(learner: Learner, acting: Acting, seen: Seen, keys: ActKeys) -> Acted:
+        own, chance, other = (folded(keys.policy, i) for i in range(3))
+        acted = act(learner, acting, seen, keys._replace(policy=own))
+        now, name, mask = acted.acting, agent.task.name, seen.timestep.action_mask
+        output = output_of(agent, learner.params.behaviour[name], agent.task, now.latent)
+        drawn = None if now.noise is None else pink(now.noise)
+        action = sample_action(output, mask, other, agent.spec, squash=squashes(agent), noise=drawn)
+        share = TRIED + (TRIED_IN_BOREDOM - TRIED) * learner.curiosity.boredom
+        begins = jax.vmap(jax.random.uniform)(chance) < share
+        assert acting.tries is not None
+        tries = jnp.where(seen.timestep.first, begins, acting.tries)
+        is_own = tries.reshape(-1, *[1] * (action.ndim - 1))
+        return acted._replace(
+            acting=now._replace(tries=tries),
+            action=jnp.where(is_own, action, acted.action),
+        )
+
+    return act_or_try
+
+
+def folded(keys_N: Key, data: int) -> Key:
+    """[N] keys for another purpose."""
+    return jax.vmap(lambda key: jax.random.fold_in(key, data))(keys_N)

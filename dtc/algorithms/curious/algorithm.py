@@ -6,7 +6,7 @@ from typing import Any
 
 from dtc.algorithms.curious import agent as static
 from dtc.algorithms.curious import judging, learn
-from dtc.algorithms.curious.acting import act_with, init_acting
+from dtc.algorithms.curious.acting import act_with, init_acting, with_trials
 from dtc.algorithms.curious.agent import Agent, Learner
 from dtc.algorithms.curious.controls import NOVELTIES
 from dtc.algorithms.curious.planning import planned
@@ -27,13 +27,17 @@ def make(cfg: Any, spec: EnvSpec, precision: Precision) -> Algorithm:
     """The algorithm for a checked `Config` (dtc/config) and an environment."""
     agent = make_agent(cfg, spec, precision)
     with_policy = partial(act_with, agent)
-    collecting = with_policy(agent.acting, greedy=False, averaged=False)
+    act = with_policy(agent.acting, greedy=False, averaged=False)
+    if agent.plans:
+        act = planned(agent, act)
+    if agent.acting != agent.task:
+        act = with_trials(agent, act)
     same: Any = mesh.REPLICATED
     return Algorithm(
         name="curious",
         init=partial(static.init, agent=agent),
         init_acting=partial(init_acting, agent=agent),
-        act=planned(agent, collecting) if agent.plans else collecting,
+        act=act,
         learn=partial(learn.learn, agent=agent),
         evaluated={
             "greedy": with_policy(agent.task, greedy=True, averaged=True),

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from einops import rearrange
 from jax import lax
 
-from dtc.algorithms.curious.acting import Acting, Plan
+from dtc.algorithms.curious.acting import Acting, Plan, folded
 from dtc.algorithms.curious.agent import Agent, Learner
 from dtc.algorithms.curious.dreams import model_fns, rewards_of
 from dtc.behaviour.targets import Rollout, worth
@@ -28,7 +28,7 @@ def planned(agent: Agent, act: ActFn) -> ActFn:
     """
 
     def planned_act(learner: Learner, acting: Acting, seen: Seen, keys: ActKeys) -> Acted:
-        own, dreams = (_folded(keys.policy, i) for i in range(2))
+        own, dreams = (folded(keys.policy, i) for i in range(2))
         acted = act(learner, acting, seen, keys._replace(policy=own))
         old = acting.plan
         assert old is not None
@@ -75,8 +75,3 @@ def best_actions(learner: Learner, state: Latent, keys_N: Key, agent: Agent) -> 
     best = rearrange(total, "(n m) -> n m", m=size).argmax(1)
     actions = rearrange(dreamed.action, "h (n m) -> n m h", m=size)
     return actions[jnp.arange(best.shape[0]), best]
-
-
-def _folded(keys_N: Key, data: int) -> Key:
-    """[N] other keys."""
-    return jax.vmap(lambda key: jax.random.fold_in(key, data))(keys_N)

@@ -1,0 +1,81 @@
+"""Which episodes of `explore` the task policy plays."""
+
+from functools import cache
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dtc.algorithms.curious import acting
+from dtc.algorithms.curious.acting import TRIED, TRIED_IN_BOREDOM, Acting
+from dtc.core.types import TimeStep
+from dtc.training.algorithm import Acted, ActKeys, Seen
+from tests.algorithms.scene import LATENTS, A, make_agent, scene
+
+NUM, EXPLORERS, TASKS = 4000, 0, 2  # environments, and the actions of both policies
+
+
+@cache
+def played(boredom=0.0, firsts=(True,), tries=False):
+    """Whether the task policy acts, [calls, NUM], where episodes begin in the calls `firsts`."""
+    s = scene(behaviour__mode="explore")
+    params = s.params.behaviour["task"]
+    last = params["actor"]["Dense_0"]
+    last = {"kernel": 0 * last["kernel"], "bias": 50.0 * (jnp.arange(A) == TASKS)}
+    task = params | {"actor": params["actor"] | {"Dense_0": last}}
+    behaviour = s.params.behaviour | {"task": task}
+    learner = s.learner._replace(
+        params=s.params._replace(behaviour=behaviour),
+        curiosity=s.learner.curiosity._replace(boredom=jnp.float32(boredom)),
+    )
+
+    def explore(learner, acting, seen, keys):
+        return Acted(acting, jnp.full(NUM, EXPLORERS))
+
+    @jax.jit
+    def run(state):
+        actions = []
+        for i, first in enumerate(firsts):
+            zero = jnp.zeros(NUM)
+            step = TimeStep({}, zero, zero > 0, zero > 0, jnp.full(NUM, first), zero, None, {})
+            keys = ActKeys(*[jax.random.split(jax.random.key(i), NUM)] * 2)
+            acted = act(learner, state, Seen(step, zero.astype(int)), keys)
+            state = acted.acting
+            actions.append(acted.action)
+        return jnp.stack(actions)
+
+    act = acting.with_trials(s.agent, explore)
+    latent = jax.tree.map(lambda x: jnp.resize(x[0], (NUM, *x.shape[2:])), LATENTS)
+    actions = np.asarray(run(Acting(latent, None, None, jnp.full(NUM, tries))))
+    return actions == TASKS
+
+
+def is_share(found, expected):
+    return abs(found.mean() - expected) < 4 * (expected * (1 - expected) / NUM) ** 0.5 + 0.002
+
+
+def test_the_task_policy_plays_its_share_of_episodes():
+    assert is_share(played(), TRIED)
+
+
+def test_a_bored_explorer_leaves_half_of_the_episodes_to_the_task_policy():
+    assert TRIED_IN_BOREDOM == 0.5
+    assert is_share(played(boredom=1.0), TRIED_IN_BOREDOM)
+    assert is_share(played(boredom=0.5), (TRIED + TRIED_IN_BOREDOM) / 2)
+
+
+def test_an_episode_is_played_by_one_policy():
+    first, second, third = played(firsts=(True, False, True))
+    changed = np.mean(first != second)
+    assert changed < 0.002  # of 1 % uniform draws
+    assert np.mean(first != third) > TRIED
+
+
+def test_an_episode_that_the_explorer_began_is_not_taken_over():
+    assert not played(firsts=(False, False)).any()
+
+
+def test_only_a_policy_on_the_side_tries():
+    for mode, tries in (("explore", True), ("mix", False), ("task", False)):
+        state = acting.init_acting(3, make_agent(behaviour__mode=mode))
+        assert (state.tries is not None) == tries
