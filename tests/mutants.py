@@ -27,6 +27,7 @@ AGENT = "dtc/algorithms/curious"
 PERCENTILES = "dtc/core/percentiles.py"
 GUARD, GUARD_LAWS = "dtc/training/trainer.py", "tests/training/test_guard.py"
 PLANNING, PLANNING_LAWS = f"{AGENT}/planning.py", "tests/algorithms/test_planning.py"
+TRIALS_LAWS = "tests/algorithms/test_trials.py"
 LEARN, LEARN_LAWS = f"{AGENT}/learn.py", "tests/algorithms/test_learn.py"
 PPO, PPO_LAWS = "dtc/algorithms/ppo/learn.py", "tests/algorithms/test_ppo.py"
 
@@ -111,8 +112,8 @@ MUTANTS = (
     Mutant(
         "task_policy_collects_for_the_explorer",
         f"{AGENT}/algorithm.py",
-        "collecting = with_policy(agent.acting,",
-        "collecting = with_policy(agent.task,",
+        "act = with_policy(agent.acting,",
+        "act = with_policy(agent.task,",
         "test_an_explorer_collects_with_its_latest_parameters",
     ),
     # Planning
@@ -155,6 +156,31 @@ MUTANTS = (
         'rewards = {"extrinsic": dreamed.reward, "intrinsic": dreamed.novelty}',
         "test_the_best_dream_has_the_largest_return_with_the_value_of_its_end",
         PLANNING_LAWS,
+    ),
+    # Trials
+    Mutant(
+        "trial_outlives_its_episode",
+        f"{AGENT}/acting.py",
+        "jnp.where(seen.timestep.first, begins, acting.tries)",
+        "begins | (acting.tries & ~seen.timestep.first)",
+        "test_an_episode_that_the_explorer_began_is_not_taken_over",
+        TRIALS_LAWS,
+    ),
+    Mutant(
+        "boredom_does_not_change_who_plays",
+        f"{AGENT}/acting.py",
+        "(TRIED_IN_BOREDOM - TRIED) * learner.curiosity.boredom",
+        "0 * learner.curiosity.boredom",
+        "test_a_bored_explorer_leaves_half_of_the_episodes_to_the_task_policy",
+        TRIALS_LAWS,
+    ),
+    Mutant(
+        "explorer_tries_itself",
+        f"{AGENT}/acting.py",
+        "output_of(agent, learner.params.behaviour[name], agent.task, now.latent)",
+        "output_of(agent, learner.params.behaviour['explore'], agent.task, now.latent)",
+        "test_the_task_policy_plays_its_share_of_episodes",
+        TRIALS_LAWS,
     ),
     # What is earned, and the noise of actions
     Mutant(
@@ -505,6 +531,22 @@ MUTANTS = (
         "ChunkData(dreamed.latent, dreamed.action, dreamed.mask, judged.targets)",
         "ChunkData(dreamed.latent, dreamed.action, None, judged.targets)",
         "test_a_masked_action_has_no_gradient",
+    ),
+    Mutant(
+        "bad_actions_are_lowered_without_end",
+        "dtc/behaviour/losses.py",
+        "jnp.where(data.targets.advantage > 0, judged(0.0)[0], log_prob)",
+        "judged(0.0)[0]",
+        "test_an_action_that_was_given_up_gains_in_full_if_it_is_good",
+        "tests/behaviour/test_behaviour_losses.py",
+    ),
+    Mutant(
+        "explorer_reads_the_square_of_a_distance",
+        "dtc/curiosity/drive.py",
+        "jnp.sqrt(jnp.maximum(novelty / jnp.where(size == 0, 1, size), 0))",
+        "novelty / jnp.where(size == 0, 1, size)",
+        "test_relative_novelty_is_a_distance_without_a_scale",
+        "tests/curiosity/test_drive.py",
     ),
     Mutant(
         "explorer_reads_raw_novelty",
