@@ -133,7 +133,7 @@ def trusted(
 ) -> Rollout:
     """The rollout with an end after each action whose outcome is not known.
 
-    A policy that does not act never finds out that a dream was wrong, and goes where the model errs
+    A policy that seldom acts finds out late that a dream was wrong, and goes where the model errs
     in its favour. So what follows an unknown outcome does not count, as in MOReL (Kidambi et al.
     2020, arXiv:2005.05951, section 4). It is worth the slow low percentile of returns or 0,
     whichever is less: where all rewards are costs, an end worth 0 would be a way to avoid them.

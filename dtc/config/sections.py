@@ -239,7 +239,7 @@ class BehaviourConfig:
     mode: str = setting(
         "mix",
         choices=("task", "explore", "mix"),
-        help="objective of the acting policy; explore also trains a task actor that does not act",
+        help="objective of the acting policy; explore also trains a task actor on the side",
     )
     layers: int = setting(3, COUNT, help="hidden layers of actor and critics")
     pool_units: int = setting(64, NATURAL, help="P, width of a salience token; 0: no pooling")
