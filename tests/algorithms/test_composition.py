@@ -915,9 +915,10 @@ def test_an_action_with_more_reward_than_others_becomes_more_probable():
 def test_a_return_above_the_critic_that_all_actions_share_does_not_train_the_actor():
     s, name = explorer(), "explore"  # one kind of reward: no other advantage beside it
     over = jnp.zeros((H, STARTS))  # all ends at once, so a return is one reward
+    root = jnp.sqrt(s.dreamed(name).novelty)  # of which the policy's reward is a multiple
     one, other = (
-        s.lesson(name, dreamed=rewarded(s, name, cont=over, novelty=s.dreamed(name).novelty + x))
-        for x in (0.0, 0.01)
+        s.lesson(name, dreamed=rewarded(s, name, cont=over, novelty=jnp.square(root + x)))
+        for x in (0.0, 0.1)
     )
     raised = other.start_return["intrinsic"] - one.start_return["intrinsic"]
     assert (raised > 0.01).all()
@@ -964,7 +965,8 @@ def test_only_a_reward_free_policy_uses_novelty_relative_to_its_mean(mode, name)
         )
         return with_it.start_return["intrinsic"] - without.start_return["intrinsic"]
 
-    np.testing.assert_allclose(worth(0.2), worth(0.1) * (1 if mode == "mix" else 0.5), rtol=1e-4)
+    expected = worth(0.1) * (1 if mode == "mix" else 0.5**0.5)
+    np.testing.assert_allclose(worth(0.2), expected, rtol=1e-4)
 
 
 def test_each_policy_has_its_own_entropy_weight():
