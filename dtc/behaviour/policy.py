@@ -31,7 +31,8 @@ class Policy:
     entropy: float  # entropy weight where the task pays
     # Most that the entropy weighs while nothing pays, in units of mean |advantage|; 0: `entropy`
     seeking: float = 0.0
-    is_relative: bool = False  # reward-free: novelty is divided by its running mean
+    is_relative: bool = False  # reward-free: novelty is divided by its running mean,
+    has_root: bool = False  # and the root of that is taken, see `drive.relative`
 
 
 def policies(cfg: BehaviourConfig, is_discrete: bool) -> tuple[Policy, ...]:
@@ -51,7 +52,7 @@ def policies(cfg: BehaviourConfig, is_discrete: bool) -> tuple[Policy, ...]:
         return (Policy("task", (extrinsic, intrinsic), entropy, seeking),)
     task = Policy("task", (extrinsic,), entropy)
     alone = replace(intrinsic, weight=1.0, fades=False)  # a common factor would cancel
-    explore = Policy("explore", (alone,), 0.0, exploring, is_relative=True)
+    explore = Policy("explore", (alone,), 0.0, exploring, is_relative=True, has_root=is_discrete)
     return (task,) if cfg.mode == "task" else (explore, task)
 
 

@@ -113,16 +113,18 @@ def novel_from(state: CuriosityState) -> Array:
     return NOVEL * state.peak
 
 
-def relative(novelty: Array, state: CuriosityState) -> Array:
-    """[...] the root of novelty in units of C_fast (of novelty itself before the first update).
+def relative(novelty: Array, state: CuriosityState, has_root: bool) -> Array:
+    """[...] novelty in units of C_fast (of 1 before the first update), or the root of that.
 
     The division removes the slow decay of novelty and fluctuations common to all states, which the
     critic of raw novelty would have to track. The Jensen-Shannon divergence is the square of a
-    distance (Endres and Schindelin 2003, doi:10.1109/TIT.2003.813506). Without the root the few
-    rarest places outweigh everything on the way to them. A negative novelty counts as 0.
+    distance (Endres and Schindelin 2003, doi:10.1109/TIT.2003.813506). Where actions are numbered,
+    the few rarest places would outweigh everything on the way to them without the root. A negative
+    novelty has the root 0.
     """
     size = jnp.abs(state.fast)
-    return jnp.sqrt(jnp.maximum(novelty / jnp.where(size == 0, 1, size), 0))
+    ratio = novelty / jnp.where(size == 0, 1, size)
+    return jnp.sqrt(jnp.maximum(ratio, 0)) if has_root else ratio
 
 
 def horizon_bucket(bucket: Array, boredom: Array, num_buckets: int, hysteresis: float) -> Array:

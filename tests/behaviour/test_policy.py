@@ -33,6 +33,14 @@ def test_entropy_weighs_less_in_a_box(mode):
         assert (p.entropy, p.seeking) == (same.entropy / 4, same.seeking / 4)
 
 
+@pytest.mark.parametrize("is_discrete", [True, False])
+def test_only_an_explorer_of_numbered_actions_reads_the_root_of_novelty(is_discrete):
+    for mode in ("mix", "task", "explore"):
+        found = policy.policies(replace(CFG, mode=mode), is_discrete)
+        roots = [p.name for p in found if p.has_root]
+        assert roots == (["explore"] if mode == "explore" and is_discrete else [])
+
+
 def test_a_box_has_the_entropy_of_explore_in_mix_too():
     (mix,) = policy.policies(replace(CFG, mode="mix"), False)
     explore, _ = policy.policies(replace(CFG, mode="explore"), False)

@@ -73,19 +73,19 @@ def test_competence_and_boredom_do_not_depend_on_the_scale_of_novelty(scale):
 
 
 @pytest.mark.parametrize("scale", [1e-4, 1.0, 1e4])
-def test_relative_novelty_is_a_distance_without_a_scale(scale):
+def test_relative_novelty_has_no_scale_and_its_root_is_a_distance(scale):
     novelty = jnp.asarray([0.0, 0.5, 1.0, 2.5])
     mean = scale * novelty.mean()
     state, _ = drive.update(drive.init(3), mean, jnp.float32(0), jnp.float32(1), CFG, 3)
-    np.testing.assert_allclose(drive.relative(scale * novelty, state), novelty**0.5, rtol=1e-6)
+    ratio, root = (drive.relative(scale * novelty, state, has_root) for has_root in (False, True))
+    np.testing.assert_allclose(ratio, novelty, rtol=1e-6)
+    np.testing.assert_allclose(root, novelty**0.5, rtol=1e-6)
 
 
-def test_negative_novelty_is_worth_nothing():
-    np.testing.assert_array_equal(drive.relative(-jnp.ones(2), drive.init(3)), 0.0)
-
-
-def test_relative_novelty_is_finite_before_there_is_a_mean():
-    np.testing.assert_array_equal(drive.relative(jnp.ones(2), drive.init(3)), 1.0)
+def test_relative_novelty_is_finite_before_there_is_a_mean_and_where_it_is_negative():
+    for has_root in (False, True):
+        np.testing.assert_array_equal(drive.relative(jnp.ones(2), drive.init(3), has_root), 1.0)
+    np.testing.assert_array_equal(drive.relative(-jnp.ones(2), drive.init(3), True), 0.0)
 
 
 def test_zero_novelty_gives_zero_competence_and_not_nan():

@@ -162,7 +162,7 @@ def rewards_of(dreamed: Dreamed, learner: Learner, policy: Policy) -> dict[str, 
     if policy.is_relative:
         (only,) = policy.rewards
         per_step = 1 - only.discount  # makes a return a weighted mean of novelties, close to 1
-        novelty = per_step * drive.relative(novelty, learner.curiosity)
+        novelty = per_step * drive.relative(novelty, learner.curiosity, policy.has_root)
     return {"extrinsic": dreamed.reward, "intrinsic": novelty}
 
 
