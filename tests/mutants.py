@@ -84,8 +84,8 @@ MUTANTS = (
     Mutant(
         "acting_forgets_the_mask",
         f"{AGENT}/acting.py",
-        "output, mask, keys.policy, agent.spec, squash",
-        "output, None, keys.policy, agent.spec, squash",
+        "policy, state, mask, keys.policy, noise",
+        "policy, state, None, keys.policy, noise",
         "test_no_policy_takes_an_action_that_the_mask_forbids",
     ),
     Mutant(
@@ -177,8 +177,8 @@ MUTANTS = (
     Mutant(
         "explorer_tries_itself",
         f"{AGENT}/acting.py",
-        "output_of(agent, learner.params.behaviour[name], agent.task, now.latent)",
-        "output_of(agent, learner.params.behaviour['explore'], agent.task, now.latent)",
+        "now, params = acted.acting, learner.params.behaviour[agent.task.name]",
+        "now, params = acted.acting, learner.params.behaviour[agent.acting.name]",
         "test_the_task_policy_plays_its_share_of_episodes",
         TRIALS_LAWS,
     ),
@@ -535,8 +535,8 @@ MUTANTS = (
     Mutant(
         "bad_actions_are_lowered_without_end",
         "dtc/behaviour/losses.py",
-        "jnp.where(data.targets.advantage > 0, judged(0.0)[0], log_prob)",
-        "judged(0.0)[0]",
+        "jnp.where(data.targets.advantage > 0, likelihood(0.0)[0], log_prob)",
+        "likelihood(0.0)[0]",
         "test_an_action_that_was_given_up_gains_in_full_if_it_is_good",
         "tests/behaviour/test_behaviour_losses.py",
     ),

@@ -59,15 +59,15 @@ def loss(params: PyTree, data: ChunkData, learner: PolicyLearner) -> tuple[Array
     output, logits, weights = net.apply({"params": params}, data.state, method="everything")
     slow_logits = net.apply({"params": learner.slow}, data.state, method="values")
 
-    def judged(unimix: float) -> tuple[Array, Array]:
+    def likelihood(unimix: float) -> tuple[Array, Array]:
         squash = net.cfg.actor == "tanh"
         return log_prob_and_entropy(
             output, data.action, data.mask, learner.spec, unimix, squash=squash
         )
 
-    log_prob, entropy = judged(dist.UNIMIX)
+    log_prob, entropy = likelihood(dist.UNIMIX)
     if net.cfg.lift and learner.spec.is_discrete:
-        log_prob = jnp.where(data.targets.advantage > 0, judged(0.0)[0], log_prob)
+        log_prob = jnp.where(data.targets.advantage > 0, likelihood(0.0)[0], log_prob)
     policy = -w * (log_prob * data.targets.advantage + learner.entropy_weight * entropy)
     value = {
         name: w * critic_loss(logits[name], slow_logits[name], target, net.bins)

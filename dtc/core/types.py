@@ -184,6 +184,3 @@ class Latent(NamedTuple):
 
     deter: Array  # [..., D] compute dtype
     ids: Array  # [..., S] uint8 class of each group
-
-
-PolicyFn = Callable[[Latent, Array | None, Key], Array]  # (latent, mask, keys [n]) -> action

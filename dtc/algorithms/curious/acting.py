@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from dtc.algorithms.curious.agent import Agent, Learner
 from dtc.behaviour.policy import Policy, greedy_action, sample_action
 from dtc.core import mesh
-from dtc.core.types import Array, Key, Latent, PolicyFn, PyTree
+from dtc.core.types import Array, Key, Latent, PyTree
 from dtc.training.algorithm import Acted, ActFn, ActKeys, Seen
 from dtc.world_model import latent, rssm
 
@@ -19,7 +19,7 @@ from dtc.world_model import latent, rssm
 TIMES = (2.0, 8.0, 32.0, 128.0)
 
 FOLLOWED = 4  # actions of a dream that are executed before the next plan
-# Share of episodes that a task policy on the side plays: while curiosity lasts, and in boredom
+# Share of episodes that the task policy of `explore` plays: at boredom 0, and at boredom 1
 TRIED, TRIED_IN_BOREDOM = 1 / 8, 1 / 2
 
 
@@ -78,14 +78,19 @@ def output_of(agent: Agent, params: PyTree, policy: Policy, state: Latent) -> Ar
     return agent.net(policy).apply({"params": params}, feature, method="act")
 
 
-def policy_fn(agent: Agent, params: PyTree, policy: Policy) -> PolicyFn:
-    """The function (latent, mask, keys) -> action drawn from one policy."""
-
-    def draw(state: Latent, mask: Array | None, keys: Key) -> Array:
-        output = output_of(agent, params, policy, state)
-        return sample_action(output, mask, keys, agent.spec, squash=squashes(agent))
-
-    return draw
+def draw(
+    agent: Agent,
+    params: PyTree,
+    policy: Policy,
+    state: Latent,
+    mask: Array | None,
+    keys: Key,
+    noise: Array | None = None,
+) -> Array:
+    """[n, ...] actions drawn from one policy at a latent; `noise` as in `Acting`."""
+    output = output_of(agent, params, policy, state)
+    together = None if noise is None else pink(noise)
+    return sample_action(output, mask, keys, agent.spec, squash=squashes(agent), noise=together)
 
 
 def squashes(agent: Agent) -> bool:
@@ -109,18 +114,14 @@ def act_with(agent: Agent, policy: Policy, greedy: bool, averaged: bool) -> ActF
 
     def act(learner: Learner, acting: Acting, seen: Seen, keys: ActKeys) -> Acted:
         behaviour = learner.average if averaged else learner.params.behaviour
+        params, mask, noise = behaviour[policy.name], seen.timestep.action_mask, acting.noise
         state = observe(learner, acting.latent, seen, keys.state, agent)
-        output = output_of(agent, behaviour[policy.name], policy, state)
-        mask, noise, drawn = seen.timestep.action_mask, acting.noise, None
         if greedy:
-            action = greedy_action(output, mask, agent.spec)
+            action = greedy_action(output_of(agent, params, policy, state), mask, agent.spec)
         else:
             if noise is not None:
                 noise = next_noise(noise, seen.timestep.first, keys.policy)
-                drawn = pink(noise)
-            action = sample_action(
-                output, mask, keys.policy, agent.spec, squash=squashes(agent), noise=drawn
-            )
+            action = draw(agent, params, policy, state, mask, keys.policy, noise)
         return Acted(acting._replace(latent=state, noise=noise), action, latent=state)
 
     return act
@@ -129,17 +130,16 @@ def act_with(agent: Agent, policy: Policy, greedy: bool, averaged: bool) -> ActF
 def with_trials(agent: Agent, act: ActFn) -> ActFn:
     """`act`, but some episodes are played by the task policy, which learns on the side.
 
-    Nothing else would show it where its dreams err in its favour. The more the explorer is bored,
-    the more episodes it plays.
+    Nothing else would show where its dreams err in its favour. The more bored the explorer is, the
+    more episodes the task policy plays.
     """
 
     def act_or_try(learner: Learner, acting: Acting, seen: Seen, keys: ActKeys) -> Acted:
         own, chance, other = (folded(keys.policy, i) for i in range(3))
         acted = act(learner, acting, seen, keys._replace(policy=own))
-        now, name, mask = acted.acting, agent.task.name, seen.timestep.action_mask
-        output = output_of(agent, learner.params.behaviour[name], agent.task, now.latent)
-        drawn = None if now.noise is None else pink(now.noise)
-        action = sample_action(output, mask, other, agent.spec, squash=squashes(agent), noise=drawn)
+        now, params = acted.acting, learner.params.behaviour[agent.task.name]
+        mask = seen.timestep.action_mask
+        action = draw(agent, params, agent.task, now.latent, mask, other, now.noise)
         share = TRIED + (TRIED_IN_BOREDOM - TRIED) * learner.curiosity.boredom
         begins = jax.vmap(jax.random.uniform)(chance) < share
         assert acting.tries is not None

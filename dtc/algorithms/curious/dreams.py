@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from dtc.algorithms.curious.acting import policy_fn
+from dtc.algorithms.curious.acting import draw
 from dtc.algorithms.curious.agent import Agent, Learner, Params, values_fn
 from dtc.algorithms.curious.batch import Batch
 from dtc.algorithms.curious.model import Scalars
@@ -134,7 +134,7 @@ def model_fns(agent: Agent, learner: Learner, policy: Policy) -> ModelFns:
         step=step,
         heads=lambda s: heads_fn(agent, params.trunk, s)[:2],
         mask=mask,
-        policy=policy_fn(agent, behaviour, policy),
+        policy=partial(draw, agent, behaviour, policy),
         novelty=novelty,
         value=partial(values_fn, agent, behaviour, policy),
     )
