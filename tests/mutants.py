@@ -553,7 +553,7 @@ MUTANTS = (
         "dtc/behaviour/policy.py",
         "has_root=is_discrete",
         "has_root=True",
-        "test_only_an_explorer_of_numbered_actions_reads_the_root_of_novelty",
+        "test_only_an_explorer_of_discrete_actions_reads_the_root_of_novelty",
         "tests/behaviour/test_policy.py",
     ),
     Mutant(

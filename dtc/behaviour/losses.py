@@ -51,9 +51,9 @@ def loss(params: PyTree, data: ChunkData, learner: PolicyLearner) -> tuple[Array
     The actor's loss is -w (log p(a) sg(A) + eta H[p]), each critic's w (CE(v, R) + CE(v, v_slow))
     with two-hot R and v_slow; w, A and R are `data.targets`, eta is `learner.entropy_weight`.
 
-    With `behaviour.lift`, where A > 0 log p(a) is that of the softmax alone. An action that the
-    softmax has given up is still drawn, by the uniform share of p; the gradient of log p would
-    vanish there, and the action would stay given up however good it became.
+    With `behaviour.lift`, log p(a) is that of the softmax alone where A > 0. The uniform share of p
+    draws an action even if its softmax is nearly 0. The gradient of log p vanishes there, so the
+    action would stay improbable however good it became.
     """
     net, w = learner.net, data.targets.weight
     output, logits, weights = net.apply({"params": params}, data.state, method="everything")

@@ -31,8 +31,8 @@ class Policy:
     entropy: float  # entropy weight where the task pays
     # Most that the entropy weighs while nothing pays, in units of mean |advantage|; 0: `entropy`
     seeking: float = 0.0
-    is_relative: bool = False  # reward-free: novelty is divided by its running mean,
-    has_root: bool = False  # and the root of that is taken, see `drive.relative`
+    is_relative: bool = False  # reward-free: novelty is divided by its running mean
+    has_root: bool = False  # the reward is the root of relative novelty, see `drive.relative`
 
 
 def policies(cfg: BehaviourConfig, is_discrete: bool) -> tuple[Policy, ...]:

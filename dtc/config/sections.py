@@ -273,7 +273,7 @@ class BehaviourConfig:
     count_ended: bool = setting(
         False, help="ranges of returns include steps after a dream's end (DreamerV3: true)"
     )
-    lift: bool = setting(True, help="improbable actions gain in full if good (DreamerV3: false)")
+    lift: bool = setting(True, help="rare good actions keep their gradient (DreamerV3: false)")
     actor: str = setting(
         "tanh",
         choices=("tanh", "normal"),

@@ -117,10 +117,10 @@ def relative(novelty: Array, state: CuriosityState, has_root: bool) -> Array:
     """[...] novelty in units of C_fast (of 1 before the first update), or the root of that.
 
     The division removes the slow decay of novelty and fluctuations common to all states, which the
-    critic of raw novelty would have to track. The Jensen-Shannon divergence is the square of a
-    distance (Endres and Schindelin 2003, doi:10.1109/TIT.2003.813506). Where actions are numbered,
-    the few rarest places would outweigh everything on the way to them without the root. A negative
-    novelty has the root 0.
+    critic of raw novelty would have to track. The root is for discrete actions: without it the few
+    rarest places outweigh everything on the way to them. The Jensen-Shannon divergence is the
+    square of a distance (Endres and Schindelin 2003, doi:10.1109/TIT.2003.813506). The root of a
+    negative novelty is 0.
     """
     size = jnp.abs(state.fast)
     ratio = novelty / jnp.where(size == 0, 1, size)

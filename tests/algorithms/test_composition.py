@@ -809,7 +809,7 @@ def lesson_equations(s: Scene, name: str, learner: agents.Learner):
         kind_weight = kind.weight
         if kind.name == "intrinsic":
             reward = np.asarray(dreamed.novelty, np.float64)
-            if policy.is_relative:  # actions are numbered in the scene
+            if policy.is_relative:  # the actions of the scene are discrete
                 reward = (1 - kind.discount) * np.sqrt(reward / state.fast)
             reward = reward + kind.discount * (1 - cont) * old.low
         else:

@@ -126,7 +126,7 @@ def test_the_best_dream_has_the_largest_return_with_the_value_of_its_end():
     assert not (theirs == theirs[:1]).all()
 
 
-def test_only_an_explorer_with_numbered_actions_plans():
+def test_only_an_explorer_with_discrete_actions_plans():
     cfg = smoke_config(**SIZES, behaviour__mode="explore")
     assert explorer().agent.plans
     assert not algorithm.make_agent(cfg, walk(is_box=True).spec, Precision()).plans

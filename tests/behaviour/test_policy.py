@@ -34,7 +34,7 @@ def test_entropy_weighs_less_in_a_box(mode):
 
 
 @pytest.mark.parametrize("is_discrete", [True, False])
-def test_only_an_explorer_of_numbered_actions_reads_the_root_of_novelty(is_discrete):
+def test_only_an_explorer_of_discrete_actions_reads_the_root_of_novelty(is_discrete):
     for mode in ("mix", "task", "explore"):
         found = policy.policies(replace(CFG, mode=mode), is_discrete)
         roots = [p.name for p in found if p.has_root]
