@@ -175,6 +175,14 @@ MUTANTS = (
         TRIALS_LAWS,
     ),
     Mutant(
+        "task_policy_that_found_nothing_plays_as_often",
+        f"{AGENT}/acting.py",
+        "earned(learner.ranges[agent.task.name]) / PAYS",
+        "1.0 + 0 * earned(learner.ranges[agent.task.name])",
+        "test_boredom_gives_no_episodes_to_a_task_policy_that_has_found_nothing",
+        TRIALS_LAWS,
+    ),
+    Mutant(
         "explorer_tries_itself",
         f"{AGENT}/acting.py",
         "now, params = acted.acting, learner.params.behaviour[agent.task.name]",
@@ -863,28 +871,6 @@ MUTANTS = (
         "0 * jnp.asarray(ACTION * directions[size:])",
         "test_an_action_that_was_never_taken_in_a_place_is_rare_there",
         "tests/curiosity/test_rarity.py",
-    ),
-    Mutant(
-        "idle_task_actor_trusts_every_dream",
-        f"{AGENT}/dreams.py",
-        "dreamed.novelty <= drive.novel_from(learner.curiosity)",
-        "dreamed.novelty <= jnp.inf",
-        "test_the_gradients_from_dreams_equal_the_equations",
-    ),
-    Mutant(
-        "idle_task_actor_shuns_what_is_rare",
-        f"{AGENT}/dreams.py",
-        "return measure(agent, params.members, Transitions(state, agent.action_input(action)))",
-        "return novelty_fn(agent, learner, state, action)",
-        "test_a_policy_on_the_side_dreams_of_disagreement_without_rarity",
-    ),
-    Mutant(
-        "the_unknown_is_worth_a_usual_return",
-        "dtc/behaviour/targets.py",
-        "jnp.minimum(ranges[kind.name].low, 0.0)",
-        "ranges[kind.name].low",
-        "test_an_unknown_step_leads_to_an_end_that_is_worth_the_worst_return_or_nothing",
-        "tests/behaviour/test_targets.py",
     ),
     Mutant(
         "all_rows_of_the_dynamics_loss_weigh_alike",

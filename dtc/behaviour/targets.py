@@ -128,30 +128,6 @@ def targets(
     return Judged(Targets(ret, advantage, weight, runs_Hn), new_ranges, steps, metrics)
 
 
-def trusted(
-    rollout: Rollout, known_Hn: Array, ranges: dict[str, ReturnRange], policy: Policy
-) -> Rollout:
-    """The rollout with an end after each action whose outcome is not known.
-
-    A policy that seldom acts finds out late that a dream was wrong, and goes where the model errs
-    in its favour. So what follows an unknown outcome does not count, as in MOReL (Kidambi et al.
-    2020, arXiv:2005.05951, section 4). It is worth the slow low percentile of returns or 0,
-    whichever is less: where all rewards are costs, an end worth 0 would be a way to avoid them.
-
-    Args:
-      known_Hn: bool, whether the outcome of action t is known.
-    """
-
-    def reward(kind: Reward) -> Array:
-        worst = kind.discount * rollout.cont * jnp.minimum(ranges[kind.name].low, 0.0)
-        return rollout.reward[kind.name] + jnp.where(known_Hn, 0.0, worst)
-
-    return rollout._replace(
-        reward=rollout.reward | {kind.name: reward(kind) for kind in policy.rewards},
-        cont=jnp.where(known_Hn, rollout.cont, 0.0),
-    )
-
-
 def worth(rollout: Rollout, ranges: dict[str, ReturnRange], kind: Reward) -> Array:
     """[n] the return of whole dreams of one kind of reward, with the value of their end."""
     horizon = jnp.int32(rollout.cont.shape[0])

@@ -685,18 +685,6 @@ def test_novelty_in_dreams_is_disagreement_times_the_predicted_rarity():
     np.testing.assert_allclose(novelty, plain * np.clip(np.exp(log), 0.001, 1000), rtol=1e-5)
 
 
-def test_a_policy_on_the_side_dreams_of_disagreement_without_rarity():
-    s = explorer()
-    dreamed, policy = s.dreamed("task"), s.policies["task"]
-    state, action = (jax.tree.map(lambda x: x[0], part) for part in dreamed[:2])
-    data = Transitions(state, s.agent.action_input(action))
-    plain = jax.jit(
-        lambda members: ensemble.measure(s.agent.member, members, data, MEMBERS, s.agent.novelty)
-    )(s.params.members)
-    assert policy != s.agent.acting and np.ptp(np.asarray(plain)) > 0
-    np.testing.assert_allclose(dreamed.novelty[0], plain, rtol=1e-5)
-
-
 def test_rows_are_rare_by_what_was_replayed_before_and_then_counted():
     s = scene(replay__candidates=8)
     seen = s.seen
@@ -779,23 +767,13 @@ def rewarded(s: Scene, name: str, **changes):
     return s.dreamed(name)._replace(**changes)
 
 
-def doubtful(s: Scene) -> agents.Learner:
-    """The learner to which half of the task's dreamed steps are novel."""
-    return curiosity(s, peak=np.median(s.dreamed("task").novelty) / drive.NOVEL)
-
-
-def lesson_equations(s: Scene, name: str, learner: agents.Learner):
+def lesson_equations(s: Scene, name: str):
     """Returns, advantages and weights of a policy's dreams: float64 loops over their equations."""
     policy, dreamed, cfg = s.policies[name], s.dreamed(name), s.agent.behaviour
-    state = learner.curiosity
+    state = s.learner.curiosity
     behaviour = s.params.behaviour[name]
     value_0 = agents.values_fn(s.agent, behaviour, policy, s.starts.latent)
-    goes_on = np.asarray(dreamed.cont, np.float64)
-    known = np.ones(goes_on.shape, bool)
-    if policy != s.agent.acting:
-        known = np.asarray(dreamed.novelty) <= drive.NOVEL * float(state.peak)
-        assert 0.2 < known.mean() < 0.8
-    cont = known * goes_on
+    cont = np.asarray(dreamed.cont, np.float64)
     alive = np.asarray(s.starts.alive, np.float64)
     runs, weight = np.zeros(cont.shape, bool), np.zeros(cont.shape)
     discount = max(r.discount for r in policy.rewards)
@@ -812,9 +790,6 @@ def lesson_equations(s: Scene, name: str, learner: agents.Learner):
             if policy.is_relative:  # the actions of the scene are discrete
                 reward = (1 - kind.discount) * np.sqrt(reward / state.fast)
             reward = reward + kind.discount * (1 - cont) * old.low
-        else:
-            reward = reward + ~known * kind.discount * goes_on * min(old.low, 0)
-        if kind.name == "intrinsic":
             kind_weight = kind_weight * (1 if policy.is_relative else 1 - state.boredom)
         values = np.asarray(dreamed.value[kind.name], np.float64)
         ret, later = np.zeros(cont.shape), values[-1]
@@ -840,8 +815,7 @@ def lesson_equations(s: Scene, name: str, learner: agents.Learner):
 )
 def test_the_gradients_from_dreams_equal_the_equations(mode, name):
     s = scene() if mode == "mix" else explorer()
-    learner = doubtful(s) if (mode, name) == ("explore", "task") else s.learner
-    arrays = lesson_equations(s, name, learner)
+    arrays = lesson_equations(s, name)
     returns, advantage, weight = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), arrays)
     net, dreamed = s.agent.net(s.policies[name]), s.dreamed(name)
     feature, slow = s.agent.feature(dreamed.latent), {"params": s.learner.slow[name]}
@@ -861,7 +835,7 @@ def test_the_gradients_from_dreams_equal_the_equations(mode, name):
             loss += losses.critic_loss(logits[kind], slow_logits[kind], ret, net.bins)
         return (weight * loss).mean()
 
-    lesson = s.lesson(name, learner=learner)
+    lesson = s.lesson(name)
     assert_close({k: x[0] for k, x in returns.items()}, lesson.start_return)
     assert_close(lesson.gradients, gradient(s.params.behaviour[name]))
 

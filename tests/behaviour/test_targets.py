@@ -218,20 +218,6 @@ def test_the_first_update_uses_the_percentiles_directly():
         assert found.ranges[name] == percentiles
 
 
-@pytest.mark.parametrize("low", [-0.3, 0.2])
-def test_an_unknown_step_leads_to_an_end_that_is_worth_the_worst_return_or_nothing(low):
-    ranges = {name: ReturnRange(np.float32(low), np.float32(0.4)) for name in KINDS}
-    known = np.ones((H, N), bool)
-    known[2, 1] = known[0, 3] = False
-    found = targets.trusted(PROBLEM.rollout, known, ranges, TASK)
-    np.testing.assert_array_equal(found.cont, known * PROBLEM.rollout.cont)
-    pays, goes_on = PROBLEM.rollout.reward["extrinsic"], PROBLEM.rollout.cont
-    after = 0.95 * goes_on * min(low, 0.0)
-    assert_close(found.reward["extrinsic"], pays + ~known * after)
-    for part in ("value_0", "value_tp1", "alive_0", "usual"):
-        assert getattr(found, part) is getattr(PROBLEM.rollout, part)
-
-
 def test_full_boredom_removes_the_intrinsic_part_and_only_that():
     bored = PROBLEM._replace(boredom=1.0)
     other = changed(bored, reward=PROBLEM.rollout.reward | {"intrinsic": normal(H, N)})

@@ -14,14 +14,7 @@ from dtc.algorithms.curious.model import Scalars
 from dtc.behaviour import losses
 from dtc.behaviour.losses import ChunkData, PolicyLearner
 from dtc.behaviour.policy import Policy
-from dtc.behaviour.targets import (
-    ReturnRange,
-    Rollout,
-    earned,
-    entropy_weight,
-    targets,
-    trusted,
-)
+from dtc.behaviour.targets import ReturnRange, Rollout, earned, entropy_weight, targets
 from dtc.core import distributions as dist
 from dtc.core import mesh, returns
 from dtc.core.keys import Draws
@@ -108,9 +101,8 @@ def novelty_fn(agent: Agent, learner: Learner, state: Latent, action: Array) -> 
 def model_fns(agent: Agent, learner: Learner, policy: Policy) -> ModelFns:
     """The functions for dreams under a policy.
 
-    The novelty of a curious policy's dreams is its intrinsic reward. In those of a policy that only
-    learns on the side it is the members' disagreement, from which `learn_in_dreams` tells what the
-    model knows. Otherwise nothing needs it, and it is 0.
+    The novelty of a curious policy's dreams is its intrinsic reward. Those of any other policy do
+    not need it, and it is 0.
     """
     params = learner.params
     behaviour = params.behaviour[policy.name]
@@ -123,8 +115,6 @@ def model_fns(agent: Agent, learner: Learner, policy: Policy) -> ModelFns:
     def novelty(state: Latent, action: Array) -> Array:
         if is_curious:
             return novelty_fn(agent, learner, state, action)
-        if policy != agent.acting:
-            return measure(agent, params.members, Transitions(state, agent.action_input(action)))
         return jnp.zeros(action.shape[0], agent.precision.param)
 
     def mask(state: Latent) -> Array | None:
@@ -190,9 +180,6 @@ def learn_in_dreams(
     value_0 = values_fn(agent, params.behaviour[name], policy, starts.latent)
     rewards = rewards_of(dreamed, learner, policy)
     rollout = Rollout(rewards, dreamed.cont, value_0, dreamed.value, starts.alive, starts.usual)
-    if policy != agent.acting:
-        known = dreamed.novelty <= drive.novel_from(learner.curiosity)
-        rollout = trusted(rollout, known, learner.ranges[name], policy)
     judged = targets(
         rollout,
         learner.ranges[name],
