@@ -169,17 +169,17 @@ MUTANTS = (
     Mutant(
         "boredom_does_not_change_who_plays",
         f"{AGENT}/acting.py",
-        "(TRIED_IN_BOREDOM - TRIED) * learner.curiosity.boredom",
-        "0 * learner.curiosity.boredom",
+        "(TRIED_IN_BOREDOM - TRIED) * boredom",
+        "0 * boredom",
         "test_a_bored_explorer_leaves_half_of_the_episodes_to_the_task_policy",
         TRIALS_LAWS,
     ),
     Mutant(
         "task_policy_that_found_nothing_plays_as_often",
         f"{AGENT}/acting.py",
-        "earned(learner.ranges[agent.task.name]) / PAYS",
-        "1.0 + 0 * earned(learner.ranges[agent.task.name])",
-        "test_boredom_gives_no_episodes_to_a_task_policy_that_has_found_nothing",
+        "jnp.where(learner.unit.is_known, learner.curiosity.boredom, 0.0)",
+        "learner.curiosity.boredom",
+        "test_boredom_gives_no_episodes_to_the_task_policy_before_something_pays",
         TRIALS_LAWS,
     ),
     Mutant(

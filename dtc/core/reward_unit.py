@@ -24,11 +24,15 @@ class RewardUnit(NamedTuple):
     share: Array  # [] of 1 where it is positive, 0 elsewhere
 
     @property
+    def is_known(self) -> Array:
+        """[] bool, whether a positive reward was replayed."""
+        return self.square > 0
+
+    @property
     def size(self) -> Array:
         """[] the unit; 1 before the first positive reward."""
-        is_paid = self.square > 0
-        share = jnp.where(is_paid, self.share, 1.0)
-        return jnp.sqrt(jnp.where(is_paid, self.square / share, 1.0))
+        share = jnp.where(self.is_known, self.share, 1.0)
+        return jnp.sqrt(jnp.where(self.is_known, self.square / share, 1.0))
 
 
 def init(dtype: jnp.dtype) -> RewardUnit:

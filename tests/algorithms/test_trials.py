@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from dtc.algorithms.curious import acting
-from dtc.algorithms.curious.acting import PAYS, TRIED, TRIED_IN_BOREDOM, Acting
-from dtc.behaviour.targets import ReturnRange
+from dtc.algorithms.curious.acting import TRIED, TRIED_IN_BOREDOM, Acting
+from dtc.core.reward_unit import RewardUnit
 from dtc.core.types import TimeStep
 from dtc.training.algorithm import Acted, ActKeys, Seen
 from tests.algorithms.scene import LATENTS, A, make_agent, scene
@@ -17,7 +17,7 @@ NUM, EXPLORERS, TASKS = 4000, 0, 2  # environments, and the actions of both poli
 
 
 @cache
-def played(boredom=0.0, earned=1.0, firsts=(True,), tries=False):
+def played(boredom=0.0, paid=1.0, firsts=(True,), tries=False):
     """Whether the task policy acts, [calls, NUM], where episodes begin in the calls `firsts`."""
     s = scene(behaviour__mode="explore")
     params = s.params.behaviour["task"]
@@ -27,7 +27,7 @@ def played(boredom=0.0, earned=1.0, firsts=(True,), tries=False):
     behaviour = s.params.behaviour | {"task": task}
     learner = s.learner._replace(
         params=s.params._replace(behaviour=behaviour),
-        ranges=s.learner.ranges | {"task": {"extrinsic": ReturnRange(0.5, 0.5 + earned)}},
+        unit=RewardUnit(square=jnp.float32(paid**2), share=jnp.float32(paid > 0)),
         curiosity=s.learner.curiosity._replace(boredom=jnp.float32(boredom)),
     )
 
@@ -66,9 +66,9 @@ def test_a_bored_explorer_leaves_half_of_the_episodes_to_the_task_policy():
     assert is_share(played(boredom=0.5), (TRIED + TRIED_IN_BOREDOM) / 2)
 
 
-def test_boredom_gives_no_episodes_to_a_task_policy_that_has_found_nothing():
-    assert is_share(played(boredom=1.0, earned=0.0), TRIED)
-    assert is_share(played(boredom=1.0, earned=PAYS / 2), (TRIED + TRIED_IN_BOREDOM) / 2)
+def test_boredom_gives_no_episodes_to_the_task_policy_before_something_pays():
+    assert is_share(played(boredom=1.0, paid=0.0), TRIED)
+    assert is_share(played(boredom=1.0, paid=1e-3), TRIED_IN_BOREDOM)
 
 
 def test_an_episode_is_played_by_one_policy():

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 
 from dtc.algorithms.curious.agent import Agent, Learner
 from dtc.behaviour.policy import Policy, greedy_action, sample_action
-from dtc.behaviour.targets import earned
 from dtc.core import mesh
 from dtc.core.types import Array, Key, Latent, PyTree
 from dtc.training.algorithm import Acted, ActFn, ActKeys, Seen
@@ -22,7 +21,6 @@ TIMES = (2.0, 8.0, 32.0, 128.0)
 FOLLOWED = 4  # actions of a dream that are executed before the next plan
 # Share of episodes that the task policy of `explore` plays: at boredom 0, and at boredom 1
 TRIED, TRIED_IN_BOREDOM = 1 / 8, 1 / 2
-PAYS = 0.1  # what the task policy has earned where its share rises fully with boredom
 
 
 class Plan(NamedTuple):
@@ -133,7 +131,7 @@ def with_trials(agent: Agent, act: ActFn) -> ActFn:
     """`act`, but some episodes are played by the task policy, which learns on the side.
 
     Nothing else would show where its dreams err in its favour. The more bored the explorer is, the
-    more episodes the task policy plays, unless it has found nothing that pays.
+    more episodes the task policy plays, once a positive reward has been replayed.
     """
 
     def act_or_try(learner: Learner, acting: Acting, seen: Seen, keys: ActKeys) -> Acted:
@@ -142,8 +140,8 @@ def with_trials(agent: Agent, act: ActFn) -> ActFn:
         now, params = acted.acting, learner.params.behaviour[agent.task.name]
         mask = seen.timestep.action_mask
         action = draw(agent, params, agent.task, now.latent, mask, other, now.noise)
-        pays = jnp.minimum(earned(learner.ranges[agent.task.name]) / PAYS, 1.0)
-        share = TRIED + (TRIED_IN_BOREDOM - TRIED) * learner.curiosity.boredom * pays
+        boredom = jnp.where(learner.unit.is_known, learner.curiosity.boredom, 0.0)
+        share = TRIED + (TRIED_IN_BOREDOM - TRIED) * boredom
         begins = jax.vmap(jax.random.uniform)(chance) < share
         assert acting.tries is not None
         tries = jnp.where(seen.timestep.first, begins, acting.tries)
