@@ -101,8 +101,8 @@ def novelty_fn(agent: Agent, learner: Learner, state: Latent, action: Array) -> 
 def model_fns(agent: Agent, learner: Learner, policy: Policy) -> ModelFns:
     """The functions for dreams under a policy.
 
-    The novelty of a curious policy's dreams is its intrinsic reward. Those of any other policy do
-    not need it, and it is 0.
+    The novelty of a curious policy's dreams is its intrinsic reward. For other policies, which do
+    not read it, it is 0.
     """
     params = learner.params
     behaviour = params.behaviour[policy.name]
