@@ -34,12 +34,17 @@ class Policy:
     is_relative: bool = False  # reward-free: novelty is divided by its running mean
     has_root: bool = False  # the reward is the root of relative novelty, see `drive.relative`
 
+    @property
+    def is_curious(self) -> bool:
+        """Whether novelty is one of its rewards."""
+        return any(reward.name == "intrinsic" for reward in self.rewards)
+
 
 def policies(cfg: BehaviourConfig, is_discrete: bool) -> tuple[Policy, ...]:
     """The policies of `cfg.mode`, the acting one first.
 
     Entropy weighs less in a box: one small push changes the value of the next state little, much
-    less than the returns of two dreams differ. Its weight there is the same in explore and mix.
+    less than the returns of two dreams differ. Its weight there is the same for every policy.
     """
     factor = 1.0 if is_discrete else cfg.box_entropy
     entropy, exploring = factor * cfg.entropy, factor * cfg.explore_entropy
@@ -47,13 +52,14 @@ def policies(cfg: BehaviourConfig, is_discrete: bool) -> tuple[Policy, ...]:
     intrinsic = Reward(
         "intrinsic", cfg.intrinsic_weight, cfg.intrinsic_discount, cfg.intrinsic_floor, fades=True
     )
+    if cfg.mode == "task":
+        return (Policy("task", (extrinsic,), entropy),)
+    seeking = cfg.mix_entropy if is_discrete else exploring
     if cfg.mode == "mix":
-        seeking = cfg.mix_entropy if is_discrete else exploring
         return (Policy("task", (extrinsic, intrinsic), entropy, seeking),)
-    task = Policy("task", (extrinsic,), entropy)
     alone = replace(intrinsic, weight=1.0, fades=False)  # a common factor would cancel
     explore = Policy("explore", (alone,), 0.0, exploring, is_relative=True, has_root=is_discrete)
-    return (task,) if cfg.mode == "task" else (explore, task)
+    return (explore, Policy("task", (extrinsic,), entropy, seeking))
 
 
 def sample_action(

@@ -1044,10 +1044,19 @@ def test_competence_follows_the_novelty_of_the_frontier_half():
         np.testing.assert_allclose(getattr(new, name), expected, rtol=1e-6)
 
 
-@pytest.mark.parametrize(("make", "expected"), [(scene, 0.25), (explorer, 1.0)])
-def test_at_stake_is_what_the_acting_policy_earns_or_all_of_it_if_it_is_reward_free(make, expected):
-    paid = {"task": jnp.float32(0.25), "explore": jnp.float32(0.0)}
-    assert learn.stake(paid, make().agent) == expected
+@pytest.mark.parametrize("paid", [0.0, 0.25, 1.0])
+def test_an_explorer_is_bored_as_far_as_its_task_pays(paid):
+    s = explorer()
+    grads, info = given_gradients(s)
+    returns = {"extrinsic": targets.ReturnRange(jnp.float32(1.0), jnp.float32(1.0 + paid))}
+    nothing_new = info.scalars | {"curiosity/novel_share": Mean(jnp.float32(0), jnp.float32(10))}
+    info = info._replace(ranges=info.ranges | {"task": returns}, scalars=nothing_new)
+    still = {"fast": 0.3, "slow": 0.3, "boredom": 0.5}
+    still = {name: jnp.float32(x) for name, x in still.items()}
+    curiosity = s.learner.curiosity._replace(**still, updates=jnp.int32(10_000))
+    learned, _ = update_fn()(s.learner._replace(curiosity=curiosity), s.ring, grads, info)
+    rise = float(learned.learner.curiosity.boredom) - 0.5
+    assert rise == pytest.approx(paid * s.agent.curiosity.boredom_up, abs=1e-6)
 
 
 def test_a_bored_agent_has_shorter_dreams():
@@ -1185,15 +1194,15 @@ def test_slow_critics_and_the_average_follow_the_updated_parameters():
     assert_close(after.average, average)
 
 
-def test_the_entropy_weight_follows_its_own_reward_free_policy():
-    s, after = explorer(), updated()[0].learner.entropy
-    most, old = s.agent.behaviour.explore_entropy, s.learner.entropy
-    size = ema_from_start(old["explore"].advantage, 0.4, targets.ENTROPY_RATE, UPDATE + 1)
-    above = targets.MOST_ENTROPY - 0.97
-    factor = old["explore"].factor * np.exp(targets.FACTOR_RATE * above)
+@pytest.mark.parametrize(("name", "size", "share"), [("explore", 0.4, 0.97), ("task", 0.9, 0.2)])
+def test_the_entropy_weight_follows_its_own_policy(name, size, share):
+    s, after = explorer(), updated()[0].learner.entropy[name]
+    most, old = s.policies[name].seeking, s.learner.entropy[name]
+    size = ema_from_start(old.advantage, size, targets.ENTROPY_RATE, UPDATE + 1)
+    below = targets.MOST_ENTROPY - share
+    factor = old.factor * np.exp(targets.FACTOR_RATE * below)
     assert factor < most
-    np.testing.assert_allclose(after["explore"], (factor, size), rtol=1e-6)
-    assert after["task"] == old["task"]
+    np.testing.assert_allclose(after, (factor, size), rtol=1e-6)
 
 
 def test_moments_and_ranges_are_kept_for_the_next_update():

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dtc.algorithms.curious import acting
-from dtc.algorithms.curious.acting import TRIED, TRIED_IN_BOREDOM, Acting
+from dtc.algorithms.curious.acting import TRIED, TRIED_FOR_REWARD, Acting
 from dtc.core.reward_unit import RewardUnit
 from dtc.core.types import TimeStep
 from dtc.training.algorithm import Acted, ActKeys, Seen
@@ -17,7 +17,7 @@ NUM, EXPLORERS, TASKS = 4000, 0, 2  # environments, and the actions of both poli
 
 
 @cache
-def played(boredom=0.0, paid=1.0, firsts=(True,), tries=False):
+def played(paid=0.0, firsts=(True,), tries=False):
     """Whether the task policy acts, [calls, NUM], where episodes begin in the calls `firsts`."""
     s = scene(behaviour__mode="explore")
     params = s.params.behaviour["task"]
@@ -28,7 +28,6 @@ def played(boredom=0.0, paid=1.0, firsts=(True,), tries=False):
     learner = s.learner._replace(
         params=s.params._replace(behaviour=behaviour),
         unit=RewardUnit(square=jnp.float32(paid**2), share=jnp.float32(paid > 0)),
-        curiosity=s.learner.curiosity._replace(boredom=jnp.float32(boredom)),
     )
 
     def explore(learner, acting, seen, keys):
@@ -60,15 +59,10 @@ def test_the_task_policy_plays_its_share_of_episodes():
     assert is_share(played(), TRIED)
 
 
-def test_a_bored_explorer_leaves_half_of_the_episodes_to_the_task_policy():
-    assert TRIED_IN_BOREDOM == 0.5
-    assert is_share(played(boredom=1.0), TRIED_IN_BOREDOM)
-    assert is_share(played(boredom=0.5), (TRIED + TRIED_IN_BOREDOM) / 2)
-
-
-def test_boredom_gives_no_episodes_to_the_task_policy_before_something_pays():
-    assert is_share(played(boredom=1.0, paid=0.0), TRIED)
-    assert is_share(played(boredom=1.0, paid=1e-3), TRIED_IN_BOREDOM)
+def test_half_of_the_episodes_are_the_task_policy_s_once_something_pays():
+    assert TRIED_FOR_REWARD == 0.5
+    for paid in (1e-3, 1.0, 1e4):
+        assert is_share(played(paid), TRIED_FOR_REWARD)
 
 
 def test_an_episode_is_played_by_one_policy():

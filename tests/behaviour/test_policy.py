@@ -20,10 +20,11 @@ def test_each_mode_has_its_policies_with_the_acting_one_first(mode, expected):
     weights = {p.name: {r.name: r.weight for r in p.rewards} for p in found}
     assert list(weights) == list(expected) and weights == expected
     assert {r.floor for p in found for r in p.rewards if r.name == "extrinsic"} == {0.4}
-    seeking = {"mix": CFG.mix_entropy, "explore": CFG.explore_entropy}.get(mode)
+    of_task = 0.0 if mode == "task" else CFG.mix_entropy
     for p in found:
-        assert p.entropy == (0.0 if p.name == "explore" else 0.02)
-        assert p.seeking == (seeking if "intrinsic" in expected[p.name] else 0.0)
+        is_explorer = p.name == "explore"
+        assert p.entropy == (0.0 if is_explorer else 0.02)
+        assert p.seeking == (CFG.explore_entropy if is_explorer else of_task)
 
 
 @pytest.mark.parametrize("mode", ["mix", "task", "explore"])
@@ -41,10 +42,10 @@ def test_only_an_explorer_of_discrete_actions_reads_the_root_of_novelty(is_discr
         assert roots == (["explore"] if mode == "explore" and is_discrete else [])
 
 
-def test_a_box_has_the_entropy_of_explore_in_mix_too():
+def test_all_policies_of_a_box_that_earn_nothing_have_the_same_entropy():
     (mix,) = policy.policies(replace(CFG, mode="mix"), False)
-    explore, _ = policy.policies(replace(CFG, mode="explore"), False)
-    assert mix.seeking == explore.seeking
+    explore, on_the_side = policy.policies(replace(CFG, mode="explore"), False)
+    assert mix.seeking == explore.seeking == on_the_side.seeking
 
 
 # Actions

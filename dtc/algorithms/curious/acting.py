@@ -19,8 +19,8 @@ from dtc.world_model import latent, rssm
 TIMES = (2.0, 8.0, 32.0, 128.0)
 
 FOLLOWED = 4  # actions of a dream that are executed before the next plan
-# Share of episodes that the task policy of `explore` plays: at boredom 0, and at boredom 1
-TRIED, TRIED_IN_BOREDOM = 1 / 8, 1 / 2
+# Share of episodes that the task policy of `explore` plays: while no reward is known, and later
+TRIED, TRIED_FOR_REWARD = 1 / 8, 1 / 2
 
 
 class Plan(NamedTuple):
@@ -130,8 +130,8 @@ def act_with(agent: Agent, policy: Policy, greedy: bool, averaged: bool) -> ActF
 def with_trials(agent: Agent, act: ActFn) -> ActFn:
     """`act`, but some episodes are played by the task policy, which learns on the side.
 
-    Nothing else would show where its dreams err in its favour. The more bored the explorer is, the
-    more episodes the task policy plays, once a positive reward has been replayed.
+    Nothing else would show where its dreams err in its favour. It plays more of them as soon as a
+    positive reward has been replayed.
     """
 
     def act_or_try(learner: Learner, acting: Acting, seen: Seen, keys: ActKeys) -> Acted:
@@ -140,8 +140,7 @@ def with_trials(agent: Agent, act: ActFn) -> ActFn:
         now, params = acted.acting, learner.params.behaviour[agent.task.name]
         mask = seen.timestep.action_mask
         action = draw(agent, params, agent.task, now.latent, mask, other, now.noise)
-        boredom = jnp.where(learner.unit.is_known, learner.curiosity.boredom, 0.0)
-        share = TRIED + (TRIED_IN_BOREDOM - TRIED) * boredom
+        share = jnp.where(learner.unit.is_known, TRIED_FOR_REWARD, TRIED)
         begins = jax.vmap(jax.random.uniform)(chance) < share
         assert acting.tries is not None
         tries = jnp.where(seen.timestep.first, begins, acting.tries)

@@ -106,14 +106,13 @@ def model_fns(agent: Agent, learner: Learner, policy: Policy) -> ModelFns:
     """
     params = learner.params
     behaviour = params.behaviour[policy.name]
-    is_curious = any(r.name == "intrinsic" for r in policy.rewards)
 
     def step(state: Latent, action: Array, uniform: Array) -> Latent:
         action = agent.action_input(action)
         return rssm.imagine_step(agent.trunk, params.trunk, state, action, uniform)
 
     def novelty(state: Latent, action: Array) -> Array:
-        if is_curious:
+        if policy.is_curious:
             return novelty_fn(agent, learner, state, action)
         return jnp.zeros(action.shape[0], agent.precision.param)
 
@@ -197,12 +196,13 @@ def learn_in_dreams(
         chunk=agent.dream.chunk,
         feature_fn=agent.feature,
     )
-    novelty = masked_sum(dreamed.novelty, judged.targets.runs)
     scalars = judged.metrics | {
-        "novelty": Mean(novelty / (horizon * starts.ids.shape[0]), judged.steps),
         "entropy": Mean(sums.entropy, judged.steps),
         "loss/actor": sums.actor,
     }
+    if policy.is_curious:
+        novelty = masked_sum(dreamed.novelty, judged.targets.runs)
+        scalars["novelty"] = Mean(novelty / (horizon * starts.ids.shape[0]), judged.steps)
     scalars |= {f"loss/critic_{kind}": x for kind, x in sums.critics.items()}
     if sums.entropy_share is not None:
         scalars["entropy_share"] = Mean(sums.entropy_share, judged.steps)

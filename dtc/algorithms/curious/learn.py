@@ -160,7 +160,7 @@ def learn(
         learner.curiosity,
         scalars["curiosity/novelty"],
         scalars["curiosity/novel_share"],
-        stake(paid, agent),
+        paid[agent.task.name],
         agent.curiosity,
         len(agent.dream.horizons),
     )
@@ -265,15 +265,6 @@ def shortened(
         return jax.tree.map(partial(ema, rate=share), *pairs)
 
     return {name: networks | {"actor": actor(name)} for name, networks in new.items()}
-
-
-def stake(paid: dict[str, Array], agent: Agent) -> Array:
-    """[] in [0, 1]: how much the acting policy earns from the task, see `drive.update`.
-
-    It is 1 for a reward-free policy. That one never earns anything, and would never be bored.
-    """
-    acting = agent.acting
-    return jnp.ones(()) if acting.is_relative else paid[acting.name]
 
 
 def norms(steps: dict[str, OptimizerInfo]) -> Metrics:
