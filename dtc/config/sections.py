@@ -253,7 +253,7 @@ class BehaviourConfig:
         1 / 6, NATURAL, help="factor of entropy weights for continuous actions (DreamerV3: 1)"
     )
     mix_entropy: float = setting(
-        0.8, NATURAL, help="entropy weight while the task pays nothing, in units of mean |advantage|"
+        0.8, NATURAL, help="entropy weight while no task pays yet, in units of mean |advantage|"
     )
     explore_entropy: float = setting(0.3, NATURAL, help="the same of the explorer, and of any box")
     intrinsic_weight: float = setting(

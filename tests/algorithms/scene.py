@@ -162,9 +162,16 @@ def time_of(slot):
 
 
 @cache
-def stored_ring(has_latents: bool = True, reward_times: float = 1.0) -> ring.Ring:
-    """A ring of M slots after all rows; it has wrapped, and its oldest rows are overwritten."""
+def stored_ring(
+    has_latents: bool = True, reward_times: float = 1.0, tries: bool = False
+) -> ring.Ring:
+    """A ring of M slots after all rows; it has wrapped, and its oldest rows are overwritten.
+
+    `tries`: every other episode was played by the task policy of `explore`.
+    """
     rows = ROWS._replace(reward=np.float32(reward_times) * ROWS.reward)
+    if tries:
+        rows = rows._replace(extras=(np.cumsum(rows.first, 0) + np.arange(N)) % 2 == 0)
 
     def codec(tree):
         return Codec.of(jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[2:], x.dtype), tree))
@@ -263,7 +270,7 @@ class Scene:
     def __init__(self, **changes):
         self.agent = make_agent(**changes)
         self.learner = make_learner(self.agent)
-        self.ring = stored_ring()
+        self.ring = stored_ring(tries=self.agent.acting != self.agent.task)
         self.draws = Draws(jax.random.key(9), jnp.int32(UPDATE))
         self._compiled = {}
 

@@ -83,7 +83,7 @@ def differ(ours, theirs):
 
 
 def explorer() -> Scene:
-    """The scene in mode explore: the explorer acts, and a task policy learns without acting."""
+    """The scene in mode explore: the explorer acts, and a task policy plays some episodes."""
     return scene(behaviour__mode="explore")
 
 
@@ -433,8 +433,9 @@ def trunk_gradient(s: Scene, deter=None, stoch=None):
     return pull_back(TrunkOut(jnp.ones(()), deter, stoch))[0]
 
 
-def test_the_trunk_learns_from_its_losses_and_from_the_replay_value_loss():
-    s = scene()
+@pytest.mark.parametrize("mode", ["mix", "explore"])
+def test_the_trunk_learns_from_its_losses_and_from_the_replay_value_loss(mode):
+    s = scene(behaviour__mode=mode)
     value = replay_value(s)[1]
     expected = trunk_gradient(s, value.deter, value.stoch)
     assert_close(s.gradients.trunk, expected)
@@ -454,8 +455,9 @@ def test_the_trunk_s_gradient_weighs_the_dynamics_loss_of_each_row():
     assert_close(jax.grad(loss)(s.params.trunk), trunk_gradient(s))
 
 
-def test_the_acting_critic_learns_from_dreams_and_from_replayed_returns():
-    s = scene()
+@pytest.mark.parametrize("mode", ["mix", "explore"])
+def test_the_task_s_critic_learns_from_dreams_and_from_replayed_returns(mode):
+    s = scene(behaviour__mode=mode)
     from_replay = replay_value(s)[1].critic
     expected = jax.tree.map(jnp.add, s.lesson("task").gradients, from_replay)
     assert_close(s.gradients.behaviour["task"], expected)
@@ -463,12 +465,11 @@ def test_the_acting_critic_learns_from_dreams_and_from_replayed_returns():
     assert not any(x.any() for x in jax.tree.leaves(from_replay["actor"]))
 
 
-def test_replayed_returns_train_only_the_critic_of_the_policy_that_earned_them():
-    names = {}
+def test_replayed_returns_train_the_task_s_critic_alone():
     for s in (scene(), explorer()):
         shapes = jax.eval_shape(partial(learn.gradients, agent=s.agent), s.draws, s.learner, s.ring)
-        names[s.agent.acting.name] = {n for n in shapes[1].scalars if "replay_value" in n}
-    assert names == {"task": {"task/loss/replay_value"}, "explore": set()}
+        names = {n for n in shapes[1].scalars if "replay_value" in n}
+        assert names == {"task/loss/replay_value"}
 
 
 def replay_targets(s: Scene, boot_TB):
@@ -483,8 +484,9 @@ def replay_targets(s: Scene, boot_TB):
     return jnp.asarray(target, jnp.float32)
 
 
-def test_replayed_returns_bootstrap_from_dreamed_returns_and_elsewhere_from_the_critic():
-    s, start_return = scene(), np.linspace(-3, 4, STARTS, dtype=np.float32)
+@pytest.mark.parametrize("mode", ["mix", "explore"])
+def test_replayed_returns_bootstrap_from_dreamed_returns_and_elsewhere_from_the_critic(mode):
+    s, start_return = scene(behaviour__mode=mode), np.linspace(-3, 4, STARTS, dtype=np.float32)
     policy, behaviour = s.agent.task, s.params.behaviour["task"]
     state = Latent(s.seen.deter, s.seen.ids)
     boot_TB = np.array(agents.values_fn(s.agent, behaviour, policy, state)["extrinsic"])
@@ -493,6 +495,10 @@ def test_replayed_returns_bootstrap_from_dreamed_returns_and_elsewhere_from_the_
             boot_TB[s.starts.t[b, j], b] = start_return[b * EACH + j]
     target_TB = replay_targets(s, boot_TB)
     net, counts_TB = s.agent.net(policy), ~s.batch.rows.last[:-1]
+    if mode == "explore":  # what the explorer did says nothing about the task policy
+        tried_TB = s.batch.rows.extras[:-1]
+        assert (counts_TB & tried_TB).any() and (counts_TB & ~tried_TB).any()
+        counts_TB &= tried_TB
 
     @jax.jit
     def loss(behaviour, deter, stoch):

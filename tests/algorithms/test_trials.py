@@ -18,7 +18,10 @@ NUM, EXPLORERS, TASKS = 4000, 0, 2  # environments, and the actions of both poli
 
 @cache
 def played(paid=0.0, firsts=(True,), tries=False):
-    """Whether the task policy acts, [calls, NUM], where episodes begin in the calls `firsts`."""
+    """Whether the task policy acts, [calls, NUM], where episodes begin in the calls `firsts`.
+
+    And what its rows keep of that.
+    """
     s = scene(behaviour__mode="explore")
     params = s.params.behaviour["task"]
     last = params["actor"]["Dense_0"]
@@ -35,7 +38,7 @@ def played(paid=0.0, firsts=(True,), tries=False):
 
     @jax.jit
     def run(state):
-        actions = []
+        actions, kept = [], []
         for i, first in enumerate(firsts):
             zero = jnp.zeros(NUM)
             step = TimeStep({}, zero, zero > 0, zero > 0, jnp.full(NUM, first), zero, None, {})
@@ -43,12 +46,13 @@ def played(paid=0.0, firsts=(True,), tries=False):
             acted = act(learner, state, Seen(step, zero.astype(int)), keys)
             state = acted.acting
             actions.append(acted.action)
-        return jnp.stack(actions)
+            kept.append(acted.extras)
+        return jnp.stack(actions), jnp.stack(kept)
 
     act = acting.with_trials(s.agent, explore)
     latent = jax.tree.map(lambda x: jnp.resize(x[0], (NUM, *x.shape[2:])), LATENTS)
-    actions = np.asarray(run(Acting(latent, None, None, jnp.full(NUM, tries))))
-    return actions == TASKS
+    actions, kept = map(np.asarray, run(Acting(latent, None, None, jnp.full(NUM, tries))))
+    return actions == TASKS, kept
 
 
 def is_share(found, expected):
@@ -56,24 +60,30 @@ def is_share(found, expected):
 
 
 def test_the_task_policy_plays_its_share_of_episodes():
-    assert is_share(played(), TRIED)
+    assert is_share(played()[0], TRIED)
 
 
 def test_half_of_the_episodes_are_the_task_policy_s_once_something_pays():
     assert TRIED_FOR_REWARD == 0.5
     for paid in (1e-3, 1.0, 1e4):
-        assert is_share(played(paid), TRIED_FOR_REWARD)
+        assert is_share(played(paid)[0], TRIED_FOR_REWARD)
 
 
 def test_an_episode_is_played_by_one_policy():
-    first, second, third = played(firsts=(True, False, True))
+    first, second, third = played(firsts=(True, False, True))[0]
     changed = np.mean(first != second)
     assert changed < 0.002  # of 1 % uniform draws
     assert np.mean(first != third) > TRIED
 
 
 def test_an_episode_that_the_explorer_began_is_not_taken_over():
-    assert not played(firsts=(False, False)).any()
+    assert not played(firsts=(False, False))[0].any()
+
+
+def test_rows_keep_who_played_them():
+    acted, kept = played(firsts=(True, False, True))
+    assert kept.any() and kept.dtype == bool
+    assert np.mean(acted != kept) < 0.002  # of 1 % uniform draws
 
 
 def test_only_a_policy_on_the_side_tries():

@@ -131,7 +131,7 @@ def with_trials(agent: Agent, act: ActFn) -> ActFn:
     """`act`, but some episodes are played by the task policy, which learns on the side.
 
     Nothing else would show where its dreams err in its favour. It plays more of them as soon as a
-    positive reward has been replayed.
+    positive reward has been replayed. Rows keep who played them (`extras`).
     """
 
     def act_or_try(learner: Learner, acting: Acting, seen: Seen, keys: ActKeys) -> Acted:
@@ -148,6 +148,7 @@ def with_trials(agent: Agent, act: ActFn) -> ActFn:
         return acted._replace(
             acting=now._replace(tries=tries),
             action=jnp.where(is_own, action, acted.action),
+            extras=tries,
         )
 
     return act_or_try

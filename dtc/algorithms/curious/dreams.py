@@ -239,7 +239,7 @@ def replay_value_gradients(
     policy: Policy,
     agent: Agent,
 ) -> tuple[Array, ValueGradients]:
-    """The extrinsic critic's loss on replayed states and its gradients.
+    """The extrinsic critic's loss on replayed states that its policy met, and its gradients.
 
     Returns bootstrap from the dreamed return at states where a dream started and from the critic
     elsewhere.
@@ -258,7 +258,8 @@ def replay_value_gradients(
         target_TB = jax.vmap(
             returns.replay_lambda_returns, in_axes=(1, 1, 1, 1, None, None), out_axes=1
         )(rows.reward, rows.terminated, rows.last, boot_TB, cfg.discount, cfg.lam)
-        weight_TB = (~rows.last[:-1]).astype(target_TB.dtype)
+        is_counted_TB = ~rows.last if rows.extras is None else ~rows.last & rows.extras
+        weight_TB = is_counted_TB[:-1].astype(target_TB.dtype)
         before_last = jax.tree.map(lambda x: x[:-1], feature)
         loss = losses.replay_value_loss(params, before_last, target_TB, weight_TB, learned)
         return REPLAY_VALUE_SCALE * loss

@@ -102,8 +102,7 @@ def gradients(
         )
         behaviour[name], ranges[name] = lesson.gradients, lesson.ranges
         scalars |= lesson.scalars
-        acts = policy == agent.acting
-        if acts and "extrinsic" in lesson.start_return:  # replayed returns are of the acting policy
+        if "extrinsic" in lesson.start_return:
             loss, value = replay_value_gradients(
                 learner,
                 params.behaviour[name],
