@@ -15,6 +15,8 @@ from dtc.world_model import rssm
 from tests.algorithms import scene
 from tests.programs import program_on
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def single():
@@ -58,7 +60,6 @@ def test_members_start_and_stay_different(single):
             assert np.abs(kernels[i] - kernels[j]).max() > 1e-2
 
 
-@pytest.mark.slow
 def test_the_members_of_a_mesh_axis_that_does_not_divide_them_are_checkpointed_without_ghosts():
     program = program_on((1, 2))
     carrier = program.init(jnp.uint32(0))

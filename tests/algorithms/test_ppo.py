@@ -23,6 +23,8 @@ from dtc.training import trainer
 from tests.guests import config_of, fresh, program_of, shared
 from tests.red_lines import size_on, updates
 
+pytestmark = pytest.mark.slow
+
 R, N = 8, 80  # rows of a collection, environments
 
 
@@ -50,7 +52,6 @@ def draws(update=0):
     return Draws(jax.random.key(3), jnp.int32(update))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("calls", [1, pytest.param(8, marks=pytest.mark.wide)])  # 8: a million
 def test_no_action_in_many_is_forbidden(calls):
     settings_of = ppo_hack.get_config()
@@ -224,7 +225,6 @@ def test_a_policy_that_has_moved_too_far_ends_the_update():
     assert trained(ppo__lr=1e-2, ppo__kl_limit=1e-9)[1]["ppo/passes"] == 1
 
 
-@pytest.mark.slow
 def test_the_kl_limit_and_the_entropy_target_decide_alike_on_every_mesh():
     settings_of = {"lr": 3e-3, "epochs": 4, "kl_limit": 1.5e-4, "entropy_target": 0.5}
     changes = {f"ppo__{name}": value for name, value in settings_of.items()}
