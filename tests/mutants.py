@@ -348,8 +348,8 @@ MUTANTS = (
     Mutant(
         "replayed_target_mixes_two_episodes",
         f"{AGENT}/dreams.py",
-        "weight_TB = (~rows.last[:-1])",
-        "weight_TB = (~rows.last[1:])",
+        "weight_TB = is_counted_TB[:-1]",
+        "weight_TB = is_counted_TB[1:]",
         "test_replayed_returns_bootstrap_from_dreamed_returns_and_elsewhere_from_the_critic",
     ),
     # Members
@@ -450,8 +450,8 @@ MUTANTS = (
     Mutant(
         "all_dream_with_the_first_policy_s_networks",
         f"{AGENT}/dreams.py",
-        "    behaviour = params.behaviour[policy.name]\n    is_curious",
-        "    behaviour = params.behaviour[agent.acting.name]\n    is_curious",
+        "    behaviour = params.behaviour[policy.name]\n\n    def step",
+        "    behaviour = params.behaviour[agent.acting.name]\n\n    def step",
         "test_each_policy_dreams_with_its_own_actor_and_critics",
     ),
     Mutant(

@@ -333,7 +333,7 @@ def test_the_entropy_weight_recovers_when_the_policy_is_no_longer_uniform():
 
 
 @pytest.mark.parametrize(("mode", "paid", "weights"), [
-    ("explore", 0.0, {"explore": 0.5, "task": 0.02}),
+    ("explore", 0.0, {"explore": 0.5, "task": 0.5}),
     ("mix", 0.0, {"task": 0.5}),
     ("mix", 0.75, {"task": 0.75 * 0.02 + 0.25 * 0.5}),
     ("mix", 1.0, {"task": 0.02}),
