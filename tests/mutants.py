@@ -667,7 +667,7 @@ MUTANTS = (
     Mutant(
         "nothing_keeps_the_entropy_of_an_actor_on_the_side",
         "dtc/behaviour/policy.py",
-        '(explore, Policy("task", (extrinsic,), entropy, seeking))',
+        '(explore, Policy("task", (extrinsic,), entropy, exploring))',
         '(explore, Policy("task", (extrinsic,), entropy))',
         "test_each_mode_has_its_policies_with_the_acting_one_first",
         "tests/behaviour/test_policy.py",

@@ -54,12 +54,12 @@ def policies(cfg: BehaviourConfig, is_discrete: bool) -> tuple[Policy, ...]:
     )
     if cfg.mode == "task":
         return (Policy("task", (extrinsic,), entropy),)
-    seeking = cfg.mix_entropy if is_discrete else exploring
     if cfg.mode == "mix":
+        seeking = cfg.mix_entropy if is_discrete else exploring
         return (Policy("task", (extrinsic, intrinsic), entropy, seeking),)
     alone = replace(intrinsic, weight=1.0, fades=False)  # a common factor would cancel
     explore = Policy("explore", (alone,), 0.0, exploring, is_relative=True, has_root=is_discrete)
-    return (explore, Policy("task", (extrinsic,), entropy, seeking))
+    return (explore, Policy("task", (extrinsic,), entropy, exploring))
 
 
 def sample_action(

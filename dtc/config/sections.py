@@ -253,9 +253,9 @@ class BehaviourConfig:
         1 / 6, NATURAL, help="factor of entropy weights for continuous actions (DreamerV3: 1)"
     )
     mix_entropy: float = setting(
-        0.8, NATURAL, help="entropy weight while no task pays yet, in units of mean |advantage|"
+        0.8, NATURAL, help="entropy weight in mix while nothing pays, in units of mean |advantage|"
     )
-    explore_entropy: float = setting(0.3, NATURAL, help="the same of the explorer, and of any box")
+    explore_entropy: float = setting(0.3, NATURAL, help="the same in explore, and of boxes in mix")
     intrinsic_weight: float = setting(
         0.3, NATURAL, help="weight of the intrinsic advantage in mode mix (extrinsic: 1)"
     )

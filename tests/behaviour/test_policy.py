@@ -20,11 +20,10 @@ def test_each_mode_has_its_policies_with_the_acting_one_first(mode, expected):
     weights = {p.name: {r.name: r.weight for r in p.rewards} for p in found}
     assert list(weights) == list(expected) and weights == expected
     assert {r.floor for p in found for r in p.rewards if r.name == "extrinsic"} == {0.4}
-    of_task = 0.0 if mode == "task" else CFG.mix_entropy
+    seeking = {"mix": CFG.mix_entropy, "explore": CFG.explore_entropy, "task": 0.0}[mode]
     for p in found:
-        is_explorer = p.name == "explore"
-        assert p.entropy == (0.0 if is_explorer else 0.02)
-        assert p.seeking == (CFG.explore_entropy if is_explorer else of_task)
+        assert p.entropy == (0.0 if p.name == "explore" else 0.02)
+        assert p.seeking == seeking
 
 
 @pytest.mark.parametrize("mode", ["mix", "task", "explore"])
