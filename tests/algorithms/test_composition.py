@@ -89,6 +89,11 @@ def explorer() -> Scene:
     return scene(behaviour__mode="explore")
 
 
+def in_mode(mode: str) -> Scene:
+    """The shared scene of mode mix or explore, so that its parts are compiled once."""
+    return scene() if mode == "mix" else explorer()
+
+
 # Collecting
 
 
@@ -352,7 +357,7 @@ def test_a_batch_holds_the_rows_after_a_stored_latent_with_their_previous_action
 
 @pytest.mark.parametrize("mode", ["mix", "explore"])
 def test_gradients_do_not_depend_on_how_large_rewards_are(mode):
-    s, times = scene() if mode == "mix" else explorer(), np.float32(2.0**10)  # nothing is rounded
+    s, times = in_mode(mode), np.float32(2.0**10)  # nothing is rounded
     gradients = s.compiled(learn.gradients)
     ours = gradients(s.draws, s.learner, s.ring)[0]
     unit = s.learner.unit
@@ -437,7 +442,7 @@ def trunk_gradient(s: Scene, deter=None, stoch=None):
 
 @pytest.mark.parametrize("mode", ["mix", "explore"])
 def test_the_trunk_learns_from_its_losses_and_from_the_replay_value_loss(mode):
-    s = scene(behaviour__mode=mode)
+    s = in_mode(mode)
     value = replay_value(s)[1]
     expected = trunk_gradient(s, value.deter, value.stoch)
     assert_close(s.gradients.trunk, expected)
@@ -459,7 +464,7 @@ def test_the_trunk_s_gradient_weighs_the_dynamics_loss_of_each_row():
 
 @pytest.mark.parametrize("mode", ["mix", "explore"])
 def test_the_task_s_critic_learns_from_dreams_and_from_replayed_returns(mode):
-    s = scene(behaviour__mode=mode)
+    s = in_mode(mode)
     from_replay = replay_value(s)[1].critic
     expected = jax.tree.map(jnp.add, s.lesson("task").gradients, from_replay)
     assert_close(s.gradients.behaviour["task"], expected)
@@ -488,7 +493,7 @@ def replay_targets(s: Scene, boot_TB):
 
 @pytest.mark.parametrize("mode", ["mix", "explore"])
 def test_replayed_returns_bootstrap_from_dreamed_returns_and_elsewhere_from_the_critic(mode):
-    s, start_return = scene(behaviour__mode=mode), np.linspace(-3, 4, STARTS, dtype=np.float32)
+    s, start_return = in_mode(mode), np.linspace(-3, 4, STARTS, dtype=np.float32)
     policy, behaviour = s.agent.task, s.params.behaviour["task"]
     state = Latent(s.seen.deter, s.seen.ids)
     boot_TB = np.array(agents.values_fn(s.agent, behaviour, policy, state)["extrinsic"])
@@ -822,7 +827,7 @@ def lesson_equations(s: Scene, name: str):
     ("mode", "name"), [("mix", "task"), ("explore", "explore"), ("explore", "task")]
 )
 def test_the_gradients_from_dreams_equal_the_equations(mode, name):
-    s = scene() if mode == "mix" else explorer()
+    s = in_mode(mode)
     arrays = lesson_equations(s, name)
     returns, advantage, weight = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), arrays)
     net, dreamed = s.agent.net(s.policies[name]), s.dreamed(name)
@@ -936,7 +941,7 @@ def test_boredom_scales_only_the_intrinsic_advantage():
 
 @pytest.mark.parametrize(("mode", "name"), [("mix", "task"), ("explore", "explore")])
 def test_only_a_reward_free_policy_uses_novelty_relative_to_its_mean(mode, name):
-    s = scene() if mode == "mix" else explorer()
+    s = in_mode(mode)
     novelty = s.dreamed(name).novelty
 
     def worth(fast):
@@ -1319,7 +1324,7 @@ def test_an_evaluated_episode_has_rewards_until_its_end_and_none_after_it():
 
 @pytest.mark.parametrize("mode", ["mix", "explore"])
 def test_the_value_bias_is_the_averaged_task_critic_s_value_minus_the_return(mode):
-    s = scene() if mode == "mix" else explorer()
+    s = in_mode(mode)
     length_N, rng = np.array([2, 3, 4, 4]), np.random.default_rng(1)
     time_TN, env_TN = np.indices((5, N))
     truncated = (time_TN >= length_N) & (env_TN % 2 == 0)

@@ -18,9 +18,9 @@ NUM, EXPLORERS, TASKS = 4000, 0, 2  # environments, and the actions of both poli
 
 @cache
 def played(paid=0.0, firsts=(True,), tries=False):
-    """Whether the task policy acts, [calls, NUM], where episodes begin in the calls `firsts`.
+    """Whether the task policy acts, and whether the rows say so; [calls, NUM] each.
 
-    And what its rows keep of that.
+    Episodes begin in the calls `firsts`.
     """
     s = scene(behaviour__mode="explore")
     params = s.params.behaviour["task"]
