@@ -159,11 +159,11 @@ MUTANTS = (
     ),
     # Trials
     Mutant(
-        "trial_outlives_its_episode",
+        "one_policy_plays_a_whole_episode",
         f"{AGENT}/acting.py",
-        "jnp.where(seen.timestep.first, begins, acting.tries)",
-        "begins | (acting.tries & ~seen.timestep.first)",
-        "test_an_episode_that_the_explorer_began_is_not_taken_over",
+        "seen.timestep.first | (drawn_N2[:, 0] < 1 / STINT)",
+        "seen.timestep.first",
+        "test_both_policies_take_over_in_the_middle_of_an_episode",
         TRIALS_LAWS,
     ),
     Mutant(
@@ -308,6 +308,13 @@ MUTANTS = (
         "            behaviour[name] = jax.tree.map(jnp.add, behaviour[name], value.critic)\n",
         "",
         "test_the_task_s_critic_learns_from_dreams_and_from_replayed_returns",
+    ),
+    Mutant(
+        "returns_of_the_task_go_on_through_what_the_explorer_did",
+        f"{AGENT}/dreams.py",
+        "rows.terminated, ~own_TB, boot_TB",
+        "rows.terminated, rows.last, boot_TB",
+        "test_replayed_returns_bootstrap_from_dreamed_returns_and_elsewhere_from_the_critic",
     ),
     Mutant(
         "task_critic_learns_from_what_the_explorer_did",

@@ -250,7 +250,7 @@ class BehaviourConfig:
     lam: float = setting(0.95, SHARE, help="lambda of the lambda-returns")
     entropy: float = setting(3e-3, NATURAL, help="entropy weight of a policy whose task pays")
     box_entropy: float = setting(
-        1 / 6, NATURAL, help="factor of entropy weights for continuous actions (DreamerV3: 1)"
+        0.04, NATURAL, help="factor of entropy weights for continuous actions (DreamerV3: 1)"
     )
     mix_entropy: float = setting(
         0.8, NATURAL, help="entropy weight in mix while nothing pays, in units of mean |advantage|"

@@ -167,11 +167,13 @@ def stored_ring(
 ) -> ring.Ring:
     """A ring of M slots after all rows; it has wrapped, and its oldest rows are overwritten.
 
-    `tries`: every other episode was played by the task policy of `explore`.
+    `tries`: the policies of `explore` took turns, the task policy in every other episode and in
+    every third row.
     """
     rows = ROWS._replace(reward=np.float32(reward_times) * ROWS.reward)
     if tries:
-        rows = rows._replace(extras=(np.cumsum(rows.first, 0) + np.arange(N)) % 2 == 0)
+        is_turn = (np.cumsum(rows.first, 0) + np.arange(N)) % 2 == 0
+        rows = rows._replace(extras=is_turn ^ (np.arange(NUM_ROWS)[:, None] % 3 == 0))
 
     def codec(tree):
         return Codec.of(jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[2:], x.dtype), tree))

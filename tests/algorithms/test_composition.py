@@ -480,11 +480,12 @@ def test_replayed_returns_train_the_task_s_critic_alone():
 
 
 def replay_targets(s: Scene, boot_TB):
-    """[T - 1, B] lambda-returns along the batch, by the equation of `replay_lambda_returns`."""
+    """[T - 1, B] lambda-returns along what one policy played, as in `replay_lambda_returns`."""
     rows, cfg = s.batch.rows, s.agent.behaviour
+    own_TB = ~np.asarray(rows.last) if rows.extras is None else np.asarray(~rows.last & rows.extras)
     target, later = np.zeros((T - 1, B)), np.asarray(boot_TB[-1], np.float64)
     for t in reversed(range(T - 1)):
-        chain = 0 if t == T - 2 else cfg.lam * ~np.asarray(rows.last[t + 1])
+        chain = 0 if t == T - 2 else cfg.lam * own_TB[t + 1]
         rest = (1 - chain) * boot_TB[t + 1] + chain * later
         later = rows.reward[t + 1] + cfg.discount * ~np.asarray(rows.terminated[t + 1]) * rest
         target[t] = later
@@ -505,6 +506,8 @@ def test_replayed_returns_bootstrap_from_dreamed_returns_and_elsewhere_from_the_
     if mode == "explore":  # what the explorer did says nothing about the task policy
         tried_TB = s.batch.rows.extras[:-1]
         assert (counts_TB & tried_TB).any() and (counts_TB & ~tried_TB).any()
+        is_left_TB = tried_TB & ~s.batch.rows.extras[1:] & ~s.batch.rows.last[1:]
+        assert (counts_TB & is_left_TB)[:-1].any()  # within an episode
         counts_TB &= tried_TB
 
     @jax.jit

@@ -1,4 +1,4 @@
-"""Which episodes of `explore` the task policy plays."""
+"""Which steps of `explore` the task policy plays."""
 
 from functools import cache
 
@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dtc.algorithms.curious import acting
-from dtc.algorithms.curious.acting import TRIED, TRIED_FOR_REWARD, Acting
+from dtc.algorithms.curious.acting import STINT, TRIED, TRIED_FOR_REWARD, Acting
 from dtc.core.reward_unit import RewardUnit
 from dtc.core.types import TimeStep
 from dtc.training.algorithm import Acted, ActKeys, Seen
@@ -59,25 +59,26 @@ def is_share(found, expected):
     return abs(found.mean() - expected) < 4 * (expected * (1 - expected) / NUM) ** 0.5 + 0.002
 
 
-def test_the_task_policy_plays_its_share_of_episodes():
+def test_the_task_policy_plays_its_share_of_steps():
     assert is_share(played()[0], TRIED)
 
 
-def test_half_of_the_episodes_are_the_task_policy_s_once_something_pays():
+def test_half_of_the_steps_are_the_task_policy_s_once_something_pays():
     assert TRIED_FOR_REWARD == 0.5
     for paid in (1e-3, 1.0, 1e4):
         assert is_share(played(paid)[0], TRIED_FOR_REWARD)
 
 
-def test_an_episode_is_played_by_one_policy():
-    first, second, third = played(firsts=(True, False, True))[0]
-    changed = np.mean(first != second)
-    assert changed < 0.002  # of 1 % uniform draws
-    assert np.mean(first != third) > TRIED
+def test_who_plays_is_drawn_anew_when_an_episode_begins_and_about_every_stint():
+    once = 2 * TRIED_FOR_REWARD * (1 - TRIED_FOR_REWARD)  # another policy, if it is drawn anew
+    first, second, third = played(1.0, firsts=(True, False, True))[0]
+    assert is_share(first != second, once / STINT)
+    assert is_share(second != third, once)
 
 
-def test_an_episode_that_the_explorer_began_is_not_taken_over():
-    assert not played(firsts=(False, False))[0].any()
+def test_both_policies_take_over_in_the_middle_of_an_episode():
+    assert is_share(played(1.0, firsts=(False,))[0], TRIED_FOR_REWARD / STINT)
+    assert is_share(~played(1.0, firsts=(False,), tries=True)[0], (1 - TRIED_FOR_REWARD) / STINT)
 
 
 def test_rows_keep_who_played_them():

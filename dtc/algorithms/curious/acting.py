@@ -19,7 +19,9 @@ from dtc.world_model import latent, rssm
 TIMES = (2.0, 8.0, 32.0, 128.0)
 
 FOLLOWED = 4  # actions of a dream that are executed before the next plan
-# Share of episodes that the task policy of `explore` plays: while no reward is known, and later
+# Of `explore`: steps after which it is drawn anew who plays, on average, and how often that is the
+# task policy, while no reward is known and later
+STINT = 64.0
 TRIED, TRIED_FOR_REWARD = 1 / 8, 1 / 2
 
 
@@ -37,7 +39,7 @@ class Acting(NamedTuple):
     latent: Latent  # the posterior, [N, ...]
     noise: Array | None  # standard normal, of a box's action, [N, times, A]; None: without memory
     plan: Plan | None  # None: the policy draws every action
-    tries: Array | None  # bool, whether the task policy plays this episode, [N]; None: never
+    tries: Array | None  # bool, whether the task policy plays at present, [N]; None: never
 
 
 def init_acting(num: int, agent: Agent) -> Acting:
@@ -128,10 +130,12 @@ def act_with(agent: Agent, policy: Policy, greedy: bool, averaged: bool) -> ActF
 
 
 def with_trials(agent: Agent, act: ActFn) -> ActFn:
-    """`act`, but some episodes are played by the task policy, which learns on the side.
+    """`act`, but some of the time the task policy plays, which learns on the side.
 
-    Nothing else would show where its dreams err in its favour. It plays more of them as soon as a
-    positive reward has been replayed. Rows keep who played them (`extras`).
+    Nothing else would show where its dreams err in its favour. It plays more as soon as a positive
+    reward has been replayed. Both take turns within episodes, so each begins where the other has
+    come to: the task policy beside a goal that it cannot reach yet, the explorer at the end of a
+    known way. Rows keep who played them (`extras`).
     """
 
     def act_or_try(learner: Learner, acting: Acting, seen: Seen, keys: ActKeys) -> Acted:
@@ -141,9 +145,10 @@ def with_trials(agent: Agent, act: ActFn) -> ActFn:
         mask = seen.timestep.action_mask
         action = draw(agent, params, agent.task, now.latent, mask, other, now.noise)
         share = jnp.where(learner.unit.is_known, TRIED_FOR_REWARD, TRIED)
-        begins = jax.vmap(jax.random.uniform)(chance) < share
+        drawn_N2 = jax.vmap(lambda key: jax.random.uniform(key, (2,)))(chance)
         assert acting.tries is not None
-        tries = jnp.where(seen.timestep.first, begins, acting.tries)
+        is_drawn = seen.timestep.first | (drawn_N2[:, 0] < 1 / STINT)
+        tries = jnp.where(is_drawn, drawn_N2[:, 1] < share, acting.tries)
         is_own = tries.reshape(-1, *[1] * (action.ndim - 1))
         return acted._replace(
             acting=now._replace(tries=tries),

@@ -242,7 +242,7 @@ def replay_value_gradients(
     """The extrinsic critic's loss on replayed states that its policy met, and its gradients.
 
     Returns bootstrap from the dreamed return at states where a dream started and from the critic
-    elsewhere.
+    elsewhere. What another policy does after it is no part of a return.
     """
     compute, rows = agent.precision.compute, batch.rows
     learned = policy_learner(learner, policy, agent)
@@ -254,12 +254,12 @@ def replay_value_gradients(
         value_TB = losses.mean_values(logits, agent.model.bins)["extrinsic"]
         value_TB = lax.stop_gradient(value_TB)
         boot_TB = value_TB.at[starts.t, starts.b].set(start_return.reshape(starts.t.shape))
+        own_TB = ~rows.last if rows.extras is None else ~rows.last & rows.extras
         cfg = agent.behaviour
         target_TB = jax.vmap(
             returns.replay_lambda_returns, in_axes=(1, 1, 1, 1, None, None), out_axes=1
-        )(rows.reward, rows.terminated, rows.last, boot_TB, cfg.discount, cfg.lam)
-        is_counted_TB = ~rows.last if rows.extras is None else ~rows.last & rows.extras
-        weight_TB = is_counted_TB[:-1].astype(target_TB.dtype)
+        )(rows.reward, rows.terminated, ~own_TB, boot_TB, cfg.discount, cfg.lam)
+        weight_TB = own_TB[:-1].astype(target_TB.dtype)
         before_last = jax.tree.map(lambda x: x[:-1], feature)
         loss = losses.replay_value_loss(params, before_last, target_TB, weight_TB, learned)
         return REPLAY_VALUE_SCALE * loss
