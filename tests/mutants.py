@@ -171,7 +171,7 @@ MUTANTS = (
         f"{AGENT}/acting.py",
         "jnp.where(learner.unit.is_known, TRIED_FOR_REWARD, TRIED)",
         "TRIED",
-        "test_half_of_the_episodes_are_the_task_policy_s_once_something_pays",
+        "test_half_of_the_steps_are_the_task_policy_s_once_something_pays",
         TRIALS_LAWS,
     ),
     Mutant(
@@ -179,7 +179,7 @@ MUTANTS = (
         f"{AGENT}/acting.py",
         "now, params = acted.acting, learner.params.behaviour[agent.task.name]",
         "now, params = acted.acting, learner.params.behaviour[agent.acting.name]",
-        "test_the_task_policy_plays_its_share_of_episodes",
+        "test_the_task_policy_plays_its_share_of_steps",
         TRIALS_LAWS,
     ),
     # What is earned, and the noise of actions
@@ -355,8 +355,8 @@ MUTANTS = (
     Mutant(
         "replayed_target_mixes_two_episodes",
         f"{AGENT}/dreams.py",
-        "weight_TB = is_counted_TB[:-1]",
-        "weight_TB = is_counted_TB[1:]",
+        "weight_TB = own_TB[:-1]",
+        "weight_TB = own_TB[1:]",
         "test_replayed_returns_bootstrap_from_dreamed_returns_and_elsewhere_from_the_critic",
     ),
     # Members
