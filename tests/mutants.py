@@ -331,6 +331,14 @@ MUTANTS = (
         "test_replayed_returns_train_the_task_s_critic_alone",
     ),
     Mutant(
+        "explorer_follows_a_plan_from_before_the_task_policy_played",
+        f"{AGENT}/acting.py",
+        "holds=now.plan.holds & ~tries",
+        "holds=now.plan.holds",
+        "test_a_plan_ends_where_the_task_policy_plays",
+        TRIALS_LAWS,
+    ),
+    Mutant(
         "rows_say_that_nobody_tried",
         f"{AGENT}/acting.py",
         "extras=tries,",

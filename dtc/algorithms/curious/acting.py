@@ -149,6 +149,8 @@ def with_trials(agent: Agent, act: ActFn) -> ActFn:
         assert acting.tries is not None
         is_drawn = seen.timestep.first | (drawn_N2[:, 0] < 1 / STINT)
         tries = jnp.where(is_drawn, drawn_N2[:, 1] < share, acting.tries)
+        if now.plan is not None:  # of the explorer, from where it was
+            now = now._replace(plan=now.plan._replace(holds=now.plan.holds & ~tries))
         is_own = tries.reshape(-1, *[1] * (action.ndim - 1))
         return acted._replace(
             acting=now._replace(tries=tries),
