@@ -73,16 +73,17 @@ def test_half_of_the_steps_are_the_task_policy_s_once_something_pays():
         assert is_share(played(paid)[0], TRIED_FOR_REWARD)
 
 
-def test_who_plays_is_drawn_anew_when_an_episode_begins_and_about_every_stint():
-    once = 2 * TRIED_FOR_REWARD * (1 - TRIED_FOR_REWARD)  # another policy, if it is drawn anew
-    first, second, third = played(1.0, firsts=(True, False, True))[0]
-    assert is_share(first != second, once / STINT)
-    assert is_share(second != third, once)
+def test_who_plays_is_drawn_anew_when_an_episode_begins():
+    first, second = played(1.0, firsts=(True, True))[0]
+    assert is_share(first != second, 2 * TRIED_FOR_REWARD * (1 - TRIED_FOR_REWARD))
 
 
 def test_both_policies_take_over_in_the_middle_of_an_episode():
-    assert is_share(played(1.0, firsts=(False,))[0], TRIED_FOR_REWARD / STINT)
-    assert is_share(~played(1.0, firsts=(False,), tries=True)[0], (1 - TRIED_FOR_REWARD) / STINT)
+    calls = 16
+    drawn = 1 - (1 - 1 / STINT) ** calls
+    for tries, other in ((False, TRIED_FOR_REWARD), (True, 1 - TRIED_FOR_REWARD)):
+        last = played(1.0, firsts=calls * (False,), tries=tries)[0][-1]
+        assert is_share(last != tries, drawn * other)
 
 
 def test_rows_keep_who_played_them():
