@@ -72,6 +72,11 @@ DRAWS = {  # what each algorithm draws, evaluation apart
 }
 
 
+# With seed 0 advantages of its first update nearly cancel: gradients differ by 4e-5 between meshes,
+# but by 3e-15 in float64.
+SEEDS = {"explore": 1}
+
+
 @cache
 def gradients_fn(guest, shape):
     """jit: carrier -> raw gradients of its next update."""
@@ -82,7 +87,8 @@ def gradients_fn(guest, shape):
 @cache
 def first_gradients(guest, shape):
     """Raw gradients of the first update, on the host."""
-    return jax.device_get(gradients_fn(guest, shape)(fresh(shared(guest, shape))))
+    carrier = fresh(shared(guest, shape), seed=SEEDS.get(guest, 0))
+    return jax.device_get(gradients_fn(guest, shape)(carrier))
 
 
 def compiled(guest):
