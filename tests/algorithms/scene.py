@@ -167,8 +167,8 @@ def stored_ring(
 ) -> ring.Ring:
     """A ring of M slots after all rows; it has wrapped, and its oldest rows are overwritten.
 
-    `tries`: the policies of `explore` took turns, the task policy in every other episode and in
-    every third row.
+    `tries`: the policies of `explore` took turns: the task policy played every other episode,
+    except in every third row, which the other policy played.
     """
     rows = ROWS._replace(reward=np.float32(reward_times) * ROWS.reward)
     if tries:
