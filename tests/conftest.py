@@ -22,7 +22,7 @@ import pytest  # noqa: E402
 from dtc.host import garbage  # noqa: E402
 
 NUM_DEVICES = 10  # enough for the meshes of 8 devices and for (2, 5)
-LONG = ("slow", "multiprocess", "tpu_aot", "gpu")  # markers of tests that are not quick
+LONG = ("slow", "wide", "redlines", "faults", "multiprocess", "tpu_aot", "gpu")  # not quick
 MAX_MAPS = 30_000  # memory maps; Linux allows a process 65,530, and XLA crashes at the next one
 
 garbage.seldom()

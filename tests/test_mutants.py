@@ -7,6 +7,7 @@ import pytest
 from tests.mutants import MUTANTS, ROOT, planted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.name)
 def test_a_fault_can_be_planted_and_is_still_python(mutant):
     text = (ROOT / mutant.file).read_text()

@@ -25,18 +25,21 @@ def collected(guest):
     return program, carrier, jax.device_get(collect(carrier))
 
 
+@pytest.mark.slow
 def test_rows_hold_the_proposed_and_the_executed_action():
     _, _, rows = collected("overridden")
     np.testing.assert_array_equal(rows.action, (rows.proposed + 1) % 3)
     assert len(np.unique(rows.proposed)) == 3
 
 
+@pytest.mark.slow
 def test_the_ring_stores_both_actions():
     rows, latents = ring.history(fresh(shared("overridden")).replay)
     np.testing.assert_array_equal(rows.action, (rows.proposed + 1) % 3)
     assert latents is None and len(rows.action) == shared("overridden").machine.prefill
 
 
+@pytest.mark.slow
 def test_an_algorithm_without_a_ring_finds_its_log_probabilities_in_the_rows():
     program, carrier, rows = collected("pg")
     assert carrier.replay is None and rows.proposed is None
@@ -47,12 +50,14 @@ def test_an_algorithm_without_a_ring_finds_its_log_probabilities_in_the_rows():
     np.testing.assert_allclose(rows.extras["log_p"], chosen, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_actions_satisfy_the_mask():
     for guest in ("pg", "members"):
         _, _, rows = collected(guest)
         assert np.take_along_axis(rows.action_mask, rows.action[..., None], -1).all()
 
 
+@pytest.mark.slow
 def test_a_cloner_learns_the_demonstrations_without_an_environment():
     program = shared("cloner")
     carrier = fresh(program)
@@ -63,6 +68,7 @@ def test_a_cloner_learns_the_demonstrations_without_an_environment():
     np.testing.assert_array_equal(logits.argmax(-1), rows.action)
 
 
+@pytest.mark.slow
 def test_members_learn_to_predict_observations():
     program = shared("members")
     carrier, losses = fresh(program), []
@@ -72,6 +78,7 @@ def test_members_learn_to_predict_observations():
     assert losses[-1] < 0.5 * losses[0]
 
 
+@pytest.mark.slow
 def test_an_acting_state_may_be_split_over_the_members_and_padded_with_ghosts():
     program = shared("members", (4, 2))
     latents = fresh(program).acting
@@ -104,6 +111,7 @@ def test_a_run_without_data_is_refused_and_writes_nothing(guest, sentence, tmp_p
     assert str(error.value) == sentence and not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_too_few_rows_are_refused(tmp_path):
     cfg = config_of("cloner", (1, jax.device_count()))
     rows = [jax.tree.map(lambda x: x[:8], demonstrations(cfg.env.num_envs)[0])]

@@ -14,6 +14,8 @@ from dtc.curiosity import novelty
 from dtc.world_model import ensemble
 from dtc.world_model.ensemble import Member, MemberBatch, Transitions
 
+pytestmark = pytest.mark.slow
+
 RNG = np.random.default_rng(0)
 K, N, A = 5, 8, 3  # members, transitions, actions
 SIZES = RSSMConfig(deter=8, groups=3, classes=4, hidden=8, blocks=2, prior_layers=1)

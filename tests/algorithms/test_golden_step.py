@@ -116,6 +116,7 @@ def in_float64():
 SLOW = {"explore": [pytest.mark.slow], "task": [pytest.mark.slow, pytest.mark.wide]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", [pytest.param(m, marks=SLOW.get(m, ())) for m in MODES])
 def test_an_update_computes_the_golden_numbers(mode, in_float64):
     found = golden_run(mode)

@@ -15,6 +15,8 @@ from dtc.training.algorithm import ActKeys
 from tests.algorithms.scene import SIZES, make_learner, walk
 from tests.programs import smoke_config
 
+pytestmark = pytest.mark.slow
+
 N, STEPS = 64, 2000
 
 

@@ -17,6 +17,8 @@ from dtc.world_model import ends, imagination
 from tests.algorithms.scene import LATENTS, SIZES, A, N, make_agent, scene, walk
 from tests.programs import smoke_config
 
+pytestmark = pytest.mark.slow
+
 OWN = 2  # the action that the policy itself takes
 NO_PLAN = Plan(jnp.zeros((N, 2), jnp.int32), jnp.zeros(N, jnp.int32), jnp.zeros(N, bool))
 KEYS = jax.random.split(jax.random.key(5), N)

@@ -5,6 +5,7 @@ from functools import cache
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from dtc.algorithms.curious import acting
 from dtc.algorithms.curious.acting import STINT, TRIED, TRIED_FOR_REWARD, Acting
@@ -12,6 +13,8 @@ from dtc.core.reward_unit import RewardUnit
 from dtc.core.types import TimeStep
 from dtc.training.algorithm import Acted, ActKeys, Seen
 from tests.algorithms.scene import LATENTS, A, make_agent, scene
+
+pytestmark = pytest.mark.slow
 
 NUM, EXPLORERS, TASKS = 4000, 0, 2  # environments, and the actions of both policies
 

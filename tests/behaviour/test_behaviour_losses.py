@@ -86,6 +86,7 @@ def loss_and_gradients(params, slow, data):
     return jax.value_and_grad(loss, (0, 1), has_aux=True)(params, slow)
 
 
+@pytest.mark.slow
 def test_the_loss_equals_its_formula():
     logits, critics, weights = outputs(PARAMS)
     slow_critics = outputs(PARAMS | SLOW)[1]
@@ -167,6 +168,7 @@ def gradient_of_a_logit(logit, advantage, lift):
     return grads["actor"]["Dense_0"]["bias"][0]
 
 
+@pytest.mark.slow
 def test_an_action_that_was_given_up_gains_in_full_if_it_is_good():
     given_up = -20.0
     np.testing.assert_allclose(gradient_of_a_logit(given_up, 2.0, lift=True), -2.0, rtol=1e-4)
@@ -182,6 +184,7 @@ def chunked(data, horizon):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("horizon", [H, 4])
 def test_gradients_in_chunks_are_those_of_the_mean_loss(horizon):
     beyond = np.arange(H) >= horizon

@@ -103,11 +103,13 @@ def chance_of_second_arm(unknown_arm, late):
     return jnp.exp(policy.log_policy(logits, None))[0, 1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unknown_arm", [0, 1])
 def test_the_unknown_arm_is_pulled_and_not_the_noisy_one(unknown_arm):
     chance = float(chance_of_second_arm(unknown_arm, late=False))
     assert abs(chance - unknown_arm) < 0.1
 
 
+@pytest.mark.slow
 def test_novelty_that_is_credited_a_step_late_teaches_no_arm():
     np.testing.assert_allclose(chance_of_second_arm(1, late=True), 0.5, atol=0.3)

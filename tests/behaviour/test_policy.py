@@ -103,6 +103,7 @@ def test_the_divergence_of_discrete_policies_ignores_what_the_mask_forbids():
     assert policy.kl(old, old, None, DISCRETE).max() < 1e-6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("squash", [True, False])
 def test_the_divergence_of_continuous_policies_is_the_mean_log_ratio_of_the_old_one_s_actions(
     squash,

@@ -234,6 +234,7 @@ def test_both_rewards_contribute_to_the_advantage():
         assert 0.01 < size[name] / sum(size.values()) < 0.99
 
 
+@pytest.mark.slow
 def test_percentiles_and_means_are_those_of_all_devices():
     per_start, per_step = mesh.SHARDED, mesh.SHARDED_TIME_MAJOR
     rollout = Rollout(per_step, per_step, per_start, per_step, per_start, per_start)
@@ -262,6 +263,7 @@ def test_dreams_from_chosen_starts_are_judged_but_not_by_their_own_returns():
     assert np.abs(found.targets.advantage[:, ~usual]).max() > 0.01
 
 
+@pytest.mark.slow
 def test_advantages_that_are_not_centred_differ_by_the_mean_of_each_kind():
     raw = targets.targets(
         PROBLEM.rollout,
@@ -278,6 +280,7 @@ def test_advantages_that_are_not_centred_differ_by_the_mean_of_each_kind():
     np.testing.assert_allclose(gap, gap[0, 0], rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_ranges_may_include_the_steps_after_a_dream_s_end():
     ended = changed(PROBLEM, cont=0.4 * np.ones_like(PROBLEM.rollout.cont))  # `runs` ends at once
     every = targets.targets(
@@ -321,6 +324,7 @@ def test_the_entropy_weight_follows_the_advantage_of_a_policy_that_is_not_unifor
     assert float(seeking.advantage) == pytest.approx(mean, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_the_entropy_weight_recovers_when_the_policy_is_no_longer_uniform():
     (policy,) = policies(replace(CFG, mode="mix"), True)
     seeking = targets.Seeking(0.5 * policy.seeking, jnp.float32(1.0))

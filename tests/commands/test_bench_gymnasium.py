@@ -10,6 +10,7 @@ import pytest
 from dtc.commands import bench, bench_gymnasium
 
 
+@pytest.mark.slow
 def test_a_line_and_figures(tmp_path, capsys):
     path = tmp_path / "rates.json"
     flags = ("--envs=3", "--steps=7", "--repeats=2", f"--json={path}")

@@ -13,6 +13,7 @@ from dtc.envs.adapters import suite
 FLAGS = ("--envs=3", "--steps=7", "--repeats=2")
 
 
+@pytest.mark.slow
 def test_a_line_and_figures_for_each_environment(tmp_path, capsys):
     path, name = tmp_path / "rates.json", "gymnax/Catch-bsuite"
     assert bench.main(["suites", f"--names={name}", *FLAGS, f"--json={path}"]) == 0
@@ -21,6 +22,7 @@ def test_a_line_and_figures_for_each_environment(tmp_path, capsys):
     assert name in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_both_sides_end_episodes_and_only_ours_has_calls_that_reset():
     env, num = catalog.make("gymnax/Catch-bsuite"), 3
     keys = jax.random.split(jax.random.PRNGKey(0), num)

@@ -205,6 +205,7 @@ def test_deepsea_counts_training_episodes_in_the_order_they_end(tmp_path, monkey
     assert won_TN.ravel()[: int(measured["solved_after"])][-100:].mean() == 0.9
 
 
+@pytest.mark.slow
 def test_the_coverage_of_the_rooms_is_that_of_the_rows_and_of_a_walk_as_long(tmp_path, monkeypatch):
     position = np.stack(np.meshgrid(*2 * [np.linspace(-0.99, 0.99, 64)]), -1)
     everywhere = SimpleNamespace(obs={"position": position}, first=np.zeros((64, 8), bool))
@@ -216,6 +217,7 @@ def test_the_coverage_of_the_rooms_is_that_of_the_rows_and_of_a_walk_as_long(tmp
     assert measured["coverage_ratio"] == pytest.approx(1 / measured["random_coverage"])
 
 
+@pytest.mark.slow
 def test_a_random_walk_uses_the_whole_box():
     env = catalog.make("gymnax/Pendulum-v1")  # whose box is [-2, 2]
     used = []
@@ -294,6 +296,7 @@ def test_novelty_ranks_the_errors_of_tried_and_untried_steps():
     assert {"spearman", "auroc"} <= set(measured)
 
 
+@pytest.mark.slow
 def test_the_calibration_s_programs_can_be_traced():
     program = program_on((1, 1), behaviour__mode="task")
     functions = calibration.make(program)

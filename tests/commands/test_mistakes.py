@@ -317,6 +317,7 @@ def test_there_are_at_least_eighty_of_them():
     assert len({typed for typed, _ in TRAIN + OTHERS}) >= 80
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("typed", "part"), TRAIN, ids=[t or "nothing" for t, _ in TRAIN])
 def test_a_mistake_in_training_is_told_in_one_sentence(typed, part, told):
     assert part in told("train", *typed.split())

@@ -130,6 +130,7 @@ def test_inside_a_shard_map_sizes_are_those_of_a_device():
     ]
 
 
+@pytest.mark.slow
 def test_the_full_size_step_has_the_flops_counted_by_hand():
     counted = ["--config.run.collect_steps=2", "--config.precision.compute=bfloat16"]
     cfg = config.on_devices(command.parse(["dtc speed", "--config=v4_8", *counted]).cfg, 4)
@@ -144,6 +145,7 @@ def test_the_full_size_step_has_the_flops_counted_by_hand():
     assert found[8].counts["replayed_steps/s"] == 256 * 64
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("guest", ("mix", "ppo", *TOYS))
 def test_every_algorithm_has_an_estimate(guest):
     cfg = config_of(guest, (4, 2))
@@ -257,6 +259,7 @@ def test_a_message_takes_its_share_of_bytes_over_the_links_of_its_axis():
     assert speed_links.all_seconds([gather._replace(axes=("ensemble",))], on, v4) == {}
 
 
+@pytest.mark.slow
 def test_a_chain_of_matmuls_takes_the_time_that_its_count_says():
     size, lengths = 384, (4, 40)
     square = jnp.full((size, size), 1.0 / size, jnp.float32)
@@ -269,6 +272,7 @@ def test_a_chain_of_matmuls_takes_the_time_that_its_count_says():
     assert 0.5 < (long / short) / (works[1] / works[0]) < 2.0
 
 
+@pytest.mark.slow
 def test_the_step_takes_up_to_three_times_its_roofline_on_this_cpu(capsys):
     (first, *_) = speed_here.compare(config_of("ppo", env__num_envs=256, ppo__units=512))
     assert first["measured"] > 0 and first["milliseconds"][0] > 0
@@ -292,6 +296,7 @@ def device_program(shape, per_device=2):
     return aot.device_program(train_on(machine, abstract_mesh(*shape)))
 
 
+@pytest.mark.slow
 def test_devices_with_equal_shares_run_the_same_whatever_the_length_of_an_axis():
     reference = device_program((4, 1))
     assert len(reference) > 1000

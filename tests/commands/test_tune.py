@@ -105,6 +105,7 @@ def test_the_limit_of_a_command_reaches_the_measurement(monkeypatch, capsys):
     assert json.loads(capsys.readouterr().out) == fits(1)
 
 
+@pytest.mark.slow
 def test_a_size_above_the_limit_is_not_timed_and_says_why(monkeypatch):
     timed = []
     monkeypatch.setattr(tuned, "timed", lambda *args: timed.append(args))
@@ -114,6 +115,7 @@ def test_a_size_above_the_limit_is_not_timed_and_says_why(monkeypatch):
     assert found["device_bytes"] > 1000 and found["host_bytes"] > 2**20
 
 
+@pytest.mark.slow
 def test_a_size_that_fits_is_timed():
     cfg = config_of("ppo", mesh_shape=(jax.device_count(), 1))
     found = tuned.measure(cfg, 2, most=0)

@@ -32,6 +32,7 @@ def test_unimix_bounds_the_kl():
     assert dist.categorical_kl(certain_C, other_C) < np.log(4 / 0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "function",
     [
@@ -78,6 +79,7 @@ def test_log_prob_reads_the_entry_of_the_id():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("curvature", "is_exact"), [(0, True), (1, False)])
 def test_the_gradient_through_a_draw_is_that_of_the_expectation_of_linear_functions(
     curvature, is_exact
@@ -121,6 +123,7 @@ def test_sampling_inverts_the_cdf(impossible):
     assert (np.diff(ids_NB, axis=0) >= 0).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wobble", [0, 2e-7])
 @pytest.mark.parametrize("classes", [2, 17, 100])
 def test_a_sample_never_has_probability_zero(classes, wobble, monkeypatch):

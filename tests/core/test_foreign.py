@@ -89,6 +89,7 @@ def on_mesh(fn, num=2):
     return mesh.sharded(jax.vmap(fn), on, mesh.SHARDED, mesh.SHARDED)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("x64", [False, True])
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_a_function_gives_the_bits_of_the_plain_call(name, x64):

@@ -14,6 +14,7 @@ def key_words(keys_n):
     return np.asarray(jax.random.key_data(keys_n)).reshape(-1, 2)
 
 
+@pytest.mark.slow
 def test_every_purpose_number_and_step_has_its_own_key():
     numbers = np.arange(20)
 

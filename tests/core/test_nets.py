@@ -277,6 +277,7 @@ def world():
     return trunk, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), params)
 
 
+@pytest.mark.slow
 def test_the_world_models_gradient_accumulates_nothing_in_bf16(world):
     trunk, params = world
     T, B = 4, 2

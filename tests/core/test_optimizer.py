@@ -26,6 +26,7 @@ def run(grads_T, params, cfg, lr=1e-2):
     return params
 
 
+@pytest.mark.slow
 def test_five_updates_equal_a_numpy_laprop_with_clipping():
     lr, cfg = 1e-2, OptimizerConfig(warmup=3)
     params, grads_T = tree(), [tree() for _ in range(5)]
@@ -110,6 +111,7 @@ def test_vanishing_gradients_change_no_parameter(size):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-8), after, params)
 
 
+@pytest.mark.slow
 def test_stacked_members_are_updated_as_if_alone():
     members = [tree() for _ in range(3)]
     grads = [jax.tree.map(lambda g, k=k: 10.0**k * g, tree()) for k in range(3)]
@@ -164,5 +166,7 @@ def test_actors_move_at_their_own_rate_and_all_other_networks_at_the_critics():
             share = 0.1 if name == "actor" else 1.0
             expected = jax.tree.map(partial(jnp.multiply, share), x)
             jax.tree.map(
-                partial(np.testing.assert_allclose, rtol=1e-4), ours[policy][name], expected
+                partial(np.testing.assert_allclose, rtol=1e-4, atol=3e-7),
+                ours[policy][name],
+                expected,
             )

@@ -41,11 +41,13 @@ def test_every_rank_is_found_exactly():
     np.testing.assert_array_equal(ours, np.sort(x_N[mask_N]))
 
 
+@pytest.mark.slow
 def test_percentiles_of_an_empty_mask_are_zero():
     found = global_percentiles(jnp.full((2, 4), jnp.nan), jnp.zeros((2, 4), bool), LEVELS)
     np.testing.assert_array_equal(found, np.zeros((2, 4)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", MESHES[1:], ids=str)
 def test_percentiles_are_those_of_one_device_to_the_bit(shape):
     x_KN, mask_KN = rows(240), RNG.random((4, 240)) < 0.3
@@ -69,6 +71,7 @@ def test_what_devices_exchange_does_not_grow_with_the_values():
     assert sent(80) == sent(8000) == [2] + 4 * [2 * 2 * len(LEVELS) * 2**BITS]
 
 
+@pytest.mark.slow
 def test_float64_is_exact_too():
     with jax.enable_x64(True):
         x_N = 1.0 + 1e-12 * RNG.normal(size=50)

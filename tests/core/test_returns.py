@@ -65,6 +65,7 @@ def test_nothing_after_the_end_of_an_episode_counts():
     assert (reward_grad[:5] > 0).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("horizon", [1, 4, H])
 def test_a_cut_horizon_equals_a_shorter_dream_and_nan_beyond_does_not_leak(horizon):
     clean = (REWARD, CONTINUE, VALUE)

@@ -61,6 +61,7 @@ def plain(step, params, h, xs):
     return lax.scan(lambda h, x: step(params, h, x), h, xs)
 
 
+@pytest.mark.slow
 def test_results_and_gradients_are_those_of_plain_reverse_mode():
     step, args = problem(jnp.float32)
     found, wanted = gradients(scans.scan, step, *args), gradients(plain, step, *args)
@@ -69,6 +70,7 @@ def test_results_and_gradients_are_those_of_plain_reverse_mode():
         np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-5)
 
 
+@pytest.mark.slow
 def test_on_a_mesh_a_device_gets_the_gradient_of_its_own_share():
     step, (params, h, (keep, x)) = problem(jnp.float32)
     on, same, each = mesh.make_mesh(2, 1, jax.devices()[:2]), mesh.REPLICATED, mesh.SHARDED
@@ -101,6 +103,7 @@ def kernels_added_in_loops(jaxpr, inside=False):
     return count
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scan, has_any", [(scans.scan, False), (plain, True)])
 def test_no_loop_adds_up_gradients_of_kernels(scan, has_any):
     step, args = problem(jnp.bfloat16)

@@ -73,6 +73,7 @@ def updated(shape, is_split):
 PARAMS, GRADS_T = tensors(), [tensors() for _ in range(3)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(4, 2), (8, 1), (2, 5)])
 def test_an_optimiser_in_slices_makes_the_same_updates(shape):
     params, state, info = updated(shape, True)

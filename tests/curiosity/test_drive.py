@@ -107,6 +107,7 @@ def test_boredom_stays_within_zero_and_one():
     assert down[19] == 1 and down[-1] == 0 and np.min(down) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1.3, 3.0, 100.0])
 def test_a_burst_of_surprise_never_raises_boredom(size):
     novelty_T = np.ones(2000)
@@ -134,6 +135,7 @@ def batch_means(noise, batch, num, seed):
     return np.random.default_rng(seed).gamma(shape, 1 / shape, (num, batch)).mean(1)
 
 
+@pytest.mark.slow
 def test_noise_does_not_change_how_fast_boredom_rises():
     """Noise of 1 to 50 %, batches of 16 to 512."""
     num = CFG.warmup + 800
@@ -220,6 +222,7 @@ def test_any_number_of_buckets_runs_from_longest_to_shortest(buckets):
     assert along == sorted(along, reverse=True)
 
 
+@pytest.mark.slow
 def test_the_state_keeps_its_dtypes():
     with jax.enable_x64(True):
         for dtype in (jnp.float32, jnp.float64):

@@ -21,6 +21,7 @@ def test_jsd_equals_its_formula_in_numpy():
     np.testing.assert_allclose(novelty.jsd(p_ESC), (total - within).mean() / np.log(E), rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_jsd_from_sums_equals_jsd_from_members():
     p_EBSC = random_probs(E, 7, S)
     sum_p, sum_h = p_EBSC.sum(0), novelty.entropy(p_EBSC).sum(0)
@@ -59,6 +60,7 @@ def test_jsd_ignores_the_order_of_members_and_classes_and_averages_groups():
     np.testing.assert_allclose(np.mean(single), whole, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_impossible_classes_give_finite_gradients():
     logits_ESC = jnp.where(jnp.arange(C) < 2, jnp.zeros((E, S, C)), -1e9)
     grad_ESC = jax.grad(lambda x: novelty.jsd(jax.nn.softmax(x)))(logits_ESC)

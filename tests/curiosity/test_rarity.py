@@ -5,6 +5,8 @@ import pytest
 
 from dtc.curiosity import rarity
 
+pytestmark = pytest.mark.slow
+
 RNG = np.random.default_rng(0)
 
 

@@ -32,6 +32,7 @@ def assert_same_bits(tree, expected):
         assert np.asarray(x).tobytes() == np.asarray(y).tobytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(8))
 def test_packing_returns_every_bit_of_any_tree(seed):
     rng = np.random.default_rng(seed)
@@ -72,6 +73,7 @@ def test_v4_8_rows_take_128_words_and_latents_640():
     assert Codec.of(latent).num_words == 640  # 2560 B a row
 
 
+@pytest.mark.slow
 def test_fields_of_a_row_that_are_none_take_no_memory():
     reward, flag = struct((100,), jnp.float32), struct((), jnp.bool_)
     bare = Row({}, reward, flag, flag, flag, struct((), jnp.int32))

@@ -107,6 +107,7 @@ def assert_same_bits(tree, expected):
 # Windows: exactly the rows between the oldest and the newest.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_rows", [T + 1, 8, M, M + R, 2 * M - R, 5 * M])
 def test_windows_are_contiguous_and_never_cross_the_head(num_rows):
     rows, context, index = sample_many(FILL(num_rows))
@@ -203,6 +204,7 @@ def unsharded():
     return jax.jit(program, static_argnums=1)(ROOT, WIDE_ENVS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(4, 2), (2, 5)])
 def test_every_mesh_samples_and_writes_the_same_as_one_device(shape):
     grid = mesh.make_mesh(*shape, jax.devices()[: shape[0] * shape[1]])
@@ -241,6 +243,7 @@ def written_by_numpy(ring_MNV, index, words_TBV):
 WRITE = jax.jit(ring.write_back)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("slots", "length", "slot"),
     [
@@ -268,6 +271,7 @@ def test_write_back_is_the_row_by_row_loop(slots, length, slot):
     assert np.array_equal(dropped.latents, stored.latents)
 
 
+@pytest.mark.slow
 def test_the_last_sample_wins_and_context_rows_stay():
     stored = FILL(M)
     time_TB = jnp.array([[50, 60], [51, 61], [52, 62]])
@@ -318,6 +322,7 @@ def test_adding_sampling_and_writing_copy_no_ring():
     assert memory.temp_size_in_bytes < 0.01 * rings
 
 
+@pytest.mark.slow
 def test_in_float64_the_same_windows_are_drawn():
     stored = FILL(M)
     expected = draw_many(stored, 4, CFG)
@@ -328,6 +333,7 @@ def test_in_float64_the_same_windows_are_drawn():
 # Settings.
 
 
+@pytest.mark.slow
 def test_a_write_that_could_wrap_is_refused():
     time_RN = jnp.zeros((3, N), jnp.int32)
     with pytest.raises(ValueError, match=r"run.collect_steps=3 must divide replay.slots=16"):
@@ -337,6 +343,7 @@ def test_a_write_that_could_wrap_is_refused():
 # History.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_rows", [0, 8, M, 2 * M + R])
 def test_history_is_every_stored_row_oldest_first(num_rows):
     rows, latents = ring.history(FILL(num_rows))
@@ -346,6 +353,7 @@ def test_history_is_every_stored_row_oldest_first(num_rows):
     assert_same_bits((rows, latents), (rows_at(time, env), latents_at(time, env)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("newest", [1, 3, R, M])
 @pytest.mark.parametrize("num_rows", [8, M + R])
 def test_the_newest_rows_of_a_history_are_its_end(num_rows, newest):
@@ -371,6 +379,7 @@ def test_history_without_latents_holds_rows_only():
     assert latents is None and rows.reward.shape == (8, N)
 
 
+@pytest.mark.slow
 def test_the_history_of_a_sharded_ring_is_that_of_one_device():
     grid = mesh.make_mesh(4, 2, jax.devices()[:8])
     stored = FILL(M + R, WIDE_ENVS)

@@ -34,6 +34,7 @@ def thinned(num_rows, every, slots=M):
     return FILL(num_rows, N, slots, LAYOUT._replace(every=every))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", EVERY)
 @pytest.mark.parametrize("num_rows", [12, M, M + R, 2 * M - R, 5 * M])
 def test_windows_start_at_kept_latents_and_never_cross_the_head(num_rows, every):
@@ -71,6 +72,7 @@ def test_it_takes_an_nth_of_the_memory():
     assert_same_bits(stored.rows, whole.rows)
 
 
+@pytest.mark.slow
 def test_a_mesh_samples_and_writes_the_same_as_one_device():
     layout = LAYOUT._replace(every=2)
     specs, grid = ring.specs(layout), mesh.make_mesh(4, 2, jax.devices()[:8])

@@ -18,6 +18,8 @@ from tests.envs import test_env as contract
 from tests.guests import TOYS, fresh, program_of, registered
 from tests.programs import program_on
 
+pytestmark = pytest.mark.slow
+
 # That of README.md trains, in tests/library/test_library.py.
 WITH_EXAMPLES = [p for p in PAGES if pages.code(p, "python") and pages.name(p) != "README.md"]
 
@@ -68,7 +70,6 @@ def test_the_example_environment_pays_at_its_end():
     assert shown.terminated and rewards[-1] == 1 and sum(rewards) == 1
 
 
-@pytest.mark.slow
 def test_the_agent_trains_on_the_example_environment(monkeypatch):
     corridor = names_of("docs/guides/environment.md")["corridor"]
     monkeypatch.setitem(catalog.ENVIRONMENTS, "corridor", corridor)
@@ -117,7 +118,6 @@ def test_pictures_of_the_docs_are_small():
     assert sizes and max(sizes.values()) < 60_000
 
 
-@pytest.mark.slow
 def test_the_picture_of_the_feeder_is_drawn(tmp_path):
     names = runpy.run_path(str(ROOT / "docs/pictures/draw_feeder.py"))
     names["draw"](tmp_path / "feeder.png")

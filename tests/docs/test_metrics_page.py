@@ -102,6 +102,7 @@ def metrics(tmp_path_factory):
     return {name: written(*run, tmp_path_factory.mktemp("run")) for name, run in RUNS.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RUNS)
 def test_every_metric_of_a_run_has_an_entry(name, metrics):
     assert len(metrics[name]) > (20 if name == "ppo" else 40)
@@ -125,6 +126,7 @@ def test_every_info_of_the_catalog_has_an_entry():
     assert infos() - set(ENTRIES) == set()
 
 
+@pytest.mark.slow
 def test_no_entry_names_a_metric_that_does_not_exist(metrics):
     present = set().union(*metrics.values(), infos(), feed.METRICS, {f"eval/{SCORE}"})
     assert len(ENTRIES) == len(set(ENTRIES))

@@ -98,6 +98,7 @@ def test_the_seed_determines_which_action_means_right():
         assert set(reachable) == {0, 1} and abs(reachable.mean() - 0.5) < 0.25
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("size", "dtype"), [(15, "uint8"), (16, "uint16"), (100, "uint16")])
 def test_every_cell_has_a_class_of_its_own_that_replay_can_hold(size, dtype):
     spec = deepsea(size).spec

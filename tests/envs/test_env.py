@@ -71,6 +71,7 @@ def is_compact(env):
 close = functools.partial(np.testing.assert_allclose, rtol=4 * np.finfo(np.float32).eps)
 
 
+@pytest.mark.slow
 @every_environment
 @pytest.mark.parametrize("x64", [False, True])
 def test_reset_and_step_match_the_spec_at_any_default_precision(name, x64):
@@ -79,6 +80,7 @@ def test_reset_and_step_match_the_spec_at_any_default_precision(name, x64):
     assert all(x.ndim >= 1 and jnp.issubdtype(x.dtype, jnp.floating) for x in encoded.values())
 
 
+@pytest.mark.slow
 @every_environment
 def test_observations_stay_in_their_range(name):
     for key, spec in ENVS[name].spec.obs.items():
@@ -88,6 +90,7 @@ def test_observations_stay_in_their_range(name):
         assert high is None or (x <= np.asarray(high)).all(), key
 
 
+@pytest.mark.slow
 @every_environment
 def test_episodes_begin_with_first_and_end_once_and_in_time(name):
     env, shown = ENVS[name], rollout(name)[1]
@@ -112,6 +115,7 @@ def test_a_mask_always_allows_something(name):
         assert mask.any(-1).all() and not mask.all(), "and forbids something, or it tests nothing"
 
 
+@pytest.mark.slow
 @every_environment
 def test_the_same_key_gives_the_same_bits_and_none_is_used_twice(name):
     env = ENVS[name]
@@ -126,6 +130,7 @@ def test_the_same_key_gives_the_same_bits_and_none_is_used_twice(name):
     jax.tree.map(np.testing.assert_array_equal, *twice)
 
 
+@pytest.mark.slow
 @every_environment
 def test_a_batch_equals_its_single_environments(name):
     env = ENVS[name]
@@ -143,6 +148,7 @@ def test_a_batch_equals_its_single_environments(name):
         jax.tree.map(equal, (alone, one), together)
 
 
+@pytest.mark.slow
 @every_environment
 def test_encoding_is_finite_and_one_hot_where_it_has_a_grid(name):
     obs = rollout(name)[1].obs
@@ -154,6 +160,7 @@ def test_encoding_is_finite_and_one_hot_where_it_has_a_grid(name):
             assert (x.sum(-1) == 1).all() and (x.max(-1) == 1).all()
 
 
+@pytest.mark.slow
 @every_environment
 def test_different_observations_are_encoded_differently(name):
     obs = rollout(name)[1].obs
@@ -166,6 +173,7 @@ def test_different_observations_are_encoded_differently(name):
     assert distinct(encoded) == distinct(obs) > 1
 
 
+@pytest.mark.slow
 @every_environment
 def test_the_scripted_policy_acts_within_the_action_space(name):
     env = ENVS[name]

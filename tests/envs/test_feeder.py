@@ -88,6 +88,7 @@ class Reference:
         return -0.01 + 0.1 * is_entry, False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", ["first", "legacy"])
 def test_the_feeder_equals_the_numpy_feeder(rule):
     env = feeder.feeder(rule)
@@ -238,6 +239,7 @@ def test_the_egocentric_encoding_is_one_hot_and_scaled():
 # The scripted policy.
 
 
+@pytest.mark.slow
 def test_the_shifts_of_a_tpu_cut_out_the_same_view_at_every_position():
     side = feeder.SIZE + feeder.VIEW - 1
     padded = jax.random.randint(jax.random.key(0), (side, side), 0, 10).astype(jnp.uint8)
@@ -258,6 +260,7 @@ def test_the_scripted_policy_sees_no_further_than_its_view():
     assert (act(KEY, state, PARAMS) == act(KEY, state._replace(grid=other), PARAMS)).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kinds", "inventory", "action"),
     [

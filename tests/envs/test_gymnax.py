@@ -54,6 +54,7 @@ def balance(obs):
 # Against gymnax itself.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
 def test_steps_are_those_of_gymnax_with_the_same_keys(env_id):
     env, reset, step = adapted(env_id)
@@ -148,6 +149,7 @@ def test_spaces_become_specs_that_keep_observations_compact():
     assert spec.obs["obs"].high[1::2] == (np.inf, np.inf), "gymnax has the largest float32 there"
 
 
+@pytest.mark.slow
 @every_game
 def test_every_game_steps_on_a_mesh(env_id):
     env = adapted(env_id)[0]
@@ -168,6 +170,7 @@ def test_every_game_steps_on_a_mesh(env_id):
     assert jax.eval_shape(run).shape == (3, 4)
 
 
+@pytest.mark.slow
 @every_game
 def test_every_game_keeps_the_shapes_and_dtypes_of_its_reset(env_id):
     env = adapted(env_id)[0]

@@ -129,6 +129,7 @@ def earned(key, is_scripted, num, steps):
     return jax.vmap(game)(jax.random.split(key, num))
 
 
+@pytest.mark.slow
 def test_the_scripted_policy_earns_more_than_a_random_one():
     scripted, random = (np.asarray(earned(jax.random.key(0), x, 16, 60)) for x in (True, False))
     spread = np.hypot(*(x.std() / np.sqrt(16) for x in (scripted, random)))

@@ -87,6 +87,7 @@ def asleep(kind, hp=1, **fields):
 # Moves.
 
 
+@pytest.mark.slow
 def test_a_move_goes_one_cell_and_takes_what_lies_there():
     game = game_of({(1, 2): {"credits": 2, "energy": 3, "pickup": 1}})
     after, gains = play(game, UP)
@@ -134,6 +135,7 @@ def test_the_edge_of_the_board_is_no_way():
     assert allowed(game_of(row=5, column=0)) == {UP, RIGHT, WAIT}
 
 
+@pytest.mark.slow
 def test_what_is_not_allowed_is_waiting_and_counted():
     state, _ = ENV.reset(jax.random.key(0), ())
     state = state._replace(game=game_of(row=0, column=0))
@@ -361,6 +363,7 @@ def test_the_exit_leads_to_the_next_stage(number):
     assert row >= 3 and column < 3 and gains["shaping"] == row - 2 + 3 - column - 1
 
 
+@pytest.mark.slow
 def test_the_exit_of_stage_8_wins():
     game = game_of({(2, 1): unit(RUNNER)}, exit_at=(2, 3), stage=8)
     after, gains = play(game, RIGHT)
@@ -372,6 +375,7 @@ def test_the_exit_of_stage_8_wins():
     assert look(after)[1]["stage"] == 8
 
 
+@pytest.mark.slow
 def test_walking_to_and_fro_pays_nothing_but_the_steps():
     state, _ = ENV.reset(jax.random.key(0), ())
     state = state._replace(game=game_of())
@@ -596,6 +600,7 @@ def test_the_page_is_short():
 # The board.
 
 
+@pytest.mark.slow
 def test_ten_sweeps_find_every_way_on_every_board_that_is_drawn():
     corners = list(itertools.product((0, 1), (0, 1)))
     sites = [[6 * r + c for r in range(p, 6, 2) for c in range(q, 6, 2)] for p, q in corners]
@@ -625,6 +630,7 @@ def test_four_bytes_hold_a_cell():
 # What is seen.
 
 
+@pytest.mark.slow
 def test_a_row_of_replay_takes_at_most_512_bytes():
     machine = make_machine(settings.from_dict(config_of_hack.get_config()), Precision())
     assert 4 * machine.layout.row.num_words <= 512

@@ -58,6 +58,7 @@ def assert_same(tree, expected):
 # The base.
 
 
+@pytest.mark.slow
 @every_base
 def test_without_watching_an_episode_is_the_base_s_bit_for_bit(name):
     base, env = BASES[name], ENVS[name]
@@ -76,6 +77,7 @@ def test_without_watching_an_episode_is_the_base_s_bit_for_bit(name):
     assert found[1][1].truncated[-1]
 
 
+@pytest.mark.slow
 @every_base
 def test_an_episode_without_its_watching_steps_equals_the_base_s_bit_for_bit(name):
     actions, keys, (_, (state, shown)) = watched(name)
@@ -137,6 +139,7 @@ def test_the_mask_is_the_base_s_and_allows_both_channels():
     assert mask.shape == (NUM_STEPS, 5) and mask[:, 3:].all() and not mask.all()
 
 
+@pytest.mark.slow
 @every_base
 def test_no_key_is_used_twice(name):
     env = ENVS[name]
@@ -278,6 +281,7 @@ def test_the_hash_is_a_bijection_so_the_sequence_repeats_after_2_to_the_28():
     assert [undo(int(y)) for y in mixed] == x.tolist()
 
 
+@pytest.mark.slow
 def test_the_screen_is_encoded_one_hot_beside_the_base_s_encoding():
     _, shown = RESET(jax.random.key(0), ENV.params)
     obs = {**shown.obs, "screen": jnp.array([0, 15, 16, 3] * 16, jnp.uint8)}

@@ -47,6 +47,7 @@ def play(start, key, is_scripted, num_steps=200):
 # Motion.
 
 
+@pytest.mark.slow
 def test_a_push_accelerates_and_drag_slows_to_the_greatest_speed():
     now = state((-0.75, -0.75))
     for force in ((1.0, 0.0), (5.0, 0.0)):  # beyond the box counts as at its edge
@@ -88,6 +89,7 @@ def test_the_outer_walls_stop_too_and_a_point_slides_along_them():
 # Who reaches the goal.
 
 
+@pytest.mark.slow
 def test_the_scripted_policy_reaches_the_goal_from_every_start_in_half_of_the_time():
     keys = jax.random.split(KEY, 256)
     starts, _ = jax.vmap(ENV.reset, (0, None))(keys, ())
@@ -104,6 +106,7 @@ def test_the_scripted_policy_finds_its_way_from_everywhere():
     assert arrived.max() <= ENV.spec.max_steps
 
 
+@pytest.mark.slow
 def test_random_forces_hardly_leave_the_start_and_never_reach_the_goal():
     keys = jax.random.split(KEY, 4096)
     starts, _ = jax.vmap(ENV.reset, (0, None))(keys, ())

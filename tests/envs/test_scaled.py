@@ -22,6 +22,7 @@ def episode(env, num_steps=20):
     return jax.jit(lambda: lax.scan(body, env.reset(KEY, env.params)[0], actions)[1])()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("factor", ["0.001", "1e4", "10k"])
 def test_only_the_reward_is_multiplied(factor):
     base, env = catalog.make("feeder_ego"), catalog.make(f"scaled/{factor}/feeder_ego")

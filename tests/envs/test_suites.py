@@ -119,6 +119,7 @@ def test_reset_and_step_match_the_spec_at_any_default_precision(name, x64):
         assert x.ndim != 2 or leaf not in env.spec.planes
 
 
+@pytest.mark.slow
 @each([name for name in PACKAGE if PACKAGE[name] not in ROUNDED])
 @every_precision
 def test_the_strict_mesh_program_gives_the_bits_of_the_plain_call(name, x64):
@@ -135,6 +136,7 @@ def test_so_it_does_with_the_loop_emitter_that_runs_have(name):
     assert done.returncode == 0, done.stderr[-2000:]
 
 
+@pytest.mark.slow
 @every_example
 def test_flags_rewards_masks_and_observations_are_in_order(name):
     env, (shown, _) = made(name), rollout(name)
@@ -153,6 +155,7 @@ def test_flags_rewards_masks_and_observations_are_in_order(name):
         assert high is None or (shown.obs[key] <= np.asarray(high)).all(), key
 
 
+@pytest.mark.slow
 @every_example
 def test_encoding_is_finite_one_hot_in_grids_and_loses_nothing(name):
     env, (shown, _) = made(name), rollout(name)

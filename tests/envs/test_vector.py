@@ -112,6 +112,7 @@ def alone(env_id, actions, mode):
     return jax.tree.map(lambda *x: np.stack(x), *rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", vector.MODES)
 def test_each_environment_of_a_batch_behaves_as_it_does_alone(mode):
     _, shown = rollout("probe", vector.VectorConfig(mode))
@@ -151,6 +152,7 @@ def test_disabled_stays_where_it_ended():
             assert (x[end:, n] == x[end, n]).all()
 
 
+@pytest.mark.slow
 def test_a_state_of_another_mode_is_refused():
     state, _ = vector.reset(ROOT, jnp.arange(N), PROBE)
     with pytest.raises(ValueError, match="mode=disabled is not that of the state"):
@@ -183,6 +185,7 @@ def reset_all(root, state, action_N, env, cfg):
     return vector.VectorState(env_state, shown.last, calls_N, state.ids, None, broken), shown
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["probe", "chain"], ids=["some at a time", "all at once"])
 @pytest.mark.parametrize("max_resets", [1, 3, 50])
 def test_bounded_resets_equal_resets_of_all_environments_bit_for_bit(name, max_resets):
@@ -191,6 +194,7 @@ def test_bounded_resets_equal_resets_of_all_environments_bit_for_bit(name, max_r
     assert expected[1].first.sum() > 2 * N
 
 
+@pytest.mark.slow
 def test_every_new_episode_is_a_fresh_one():
     grids = rollout("feeder")[0].env.grid
     first = rollout("feeder")[1].first
@@ -231,6 +235,7 @@ def test_a_later_reset_can_start_beyond_the_calls_so_far():
 # Any split over devices.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", vector.MODES)
 def test_the_split_over_devices_changes_nothing(mode):
     cfg = vector.VectorConfig(mode, max_resets=2)
@@ -248,6 +253,7 @@ def test_the_split_over_devices_changes_nothing(mode):
     assert_same_bits(jax.jit(sharded)(ACTIONS), rollout("probe", vector.VectorConfig(mode)))
 
 
+@pytest.mark.slow
 def test_the_feeder_runs_on_a_mesh_as_alone():
     def local(actions_TN):
         return run(100 + mesh.global_ids(actions_TN.shape[1]), actions_TN, ENVS["feeder"])

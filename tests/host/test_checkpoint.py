@@ -114,6 +114,7 @@ def restore():
     gc.collect()  # what Orbax left behind complains here and not in a later test
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(1, 1), (4, 2), (2, 4), (8, 1)])
 def test_a_checkpoint_is_bit_equal_on_every_mesh(saved, restore, shape):
     found = restore(saved, shape)
@@ -123,6 +124,7 @@ def test_a_checkpoint_is_bit_equal_on_every_mesh(saved, restore, shape):
     assert found.carrier["rows"].sharding == target(*shape)["rows"].sharding
 
 
+@pytest.mark.slow
 def test_the_carrier_may_be_donated_as_soon_as_save_returns(tmp_path, restore):
     checkpointer = Checkpointer(tmp_path, CFG)
     first = carrier()
@@ -134,6 +136,7 @@ def test_the_carrier_may_be_donated_as_soon_as_save_returns(tmp_path, restore):
     assert bits(restore(tmp_path).carrier) == expected
 
 
+@pytest.mark.slow
 def test_fingerprints_are_equal_on_every_mesh():
     expected = checkpoint.fingerprint(carrier(1, 1))
     assert checkpoint.fingerprint(carrier(4, 2)) == expected
@@ -167,6 +170,7 @@ def array_files(step_dir):
     return sorted(step_dir.glob("carrier/**/d/*"), key=lambda p: p.stat().st_size)
 
 
+@pytest.mark.slow
 def test_flipped_bits_on_disk_fall_back_to_the_checkpoint_before(saved, restore, caplog):
     for file in array_files(saved / "checkpoints/20"):
         raw = bytearray(file.read_bytes())
@@ -179,6 +183,7 @@ def test_flipped_bits_on_disk_fall_back_to_the_checkpoint_before(saved, restore,
     assert bits(found.carrier) == bits(carrier())
 
 
+@pytest.mark.slow
 def test_orbax_is_not_given_a_step_with_a_damaged_array(saved, restore, monkeypatch, capfd):
     given, own = [], checkpoint.ocp.AsyncCheckpointer.restore
 
@@ -221,11 +226,13 @@ def test_reads_that_orbax_gives_up_tell_nothing_when_they_are_collected(saved, m
     assert not shown
 
 
+@pytest.mark.slow
 def test_a_step_whose_arrays_are_whole_is_restored_whatever_its_seal_says(saved, restore):
     (saved / "checkpoints/20/files.json").write_text("{}")
     assert restore(saved).step == 20
 
 
+@pytest.mark.slow
 def test_arrays_that_are_not_what_was_written_fall_back(tmp_path, restore, monkeypatch, caplog):
     checkpointer = Checkpointer(tmp_path, CFG)
     checkpointer.save(10, carrier(), {})
@@ -251,12 +258,14 @@ def test_an_empty_newest_step_falls_back_and_can_be_written_again(saved):
     checkpointer.close()
 
 
+@pytest.mark.slow
 def test_changed_metadata_falls_back(saved, restore):
     file = saved / "checkpoints/20/meta/metadata"
     file.write_text(file.read_text().replace("200000000000", "200000000001"))
     assert restore(saved).step == 10
 
 
+@pytest.mark.slow
 def test_a_run_without_a_readable_checkpoint_is_refused_in_one_sentence(saved, restore):
     for step in (10, 20):
         for file in array_files(saved / f"checkpoints/{step}"):
@@ -265,6 +274,7 @@ def test_a_run_without_a_readable_checkpoint_is_refused_in_one_sentence(saved, r
         restore(saved)
 
 
+@pytest.mark.slow
 def test_another_size_is_refused_with_the_settings_to_type(saved, restore):
     replay = dataclasses.replace(CFG.replay, slots=8192)
     like = target() | {
@@ -277,6 +287,7 @@ def test_another_size_is_refused_with_the_settings_to_type(saved, restore):
     assert str(error.value).endswith("Use --config.replay.slots=4096.")
 
 
+@pytest.mark.slow
 def test_another_dtype_is_refused_and_not_cast(saved, restore):
     sharding = target()["members"].sharding
     like = target() | {"members": jax.ShapeDtypeStruct((5, 4), jnp.int32, sharding=sharding)}
@@ -284,6 +295,7 @@ def test_another_dtype_is_refused_and_not_cast(saved, restore):
         restore(saved, like=like)
 
 
+@pytest.mark.slow
 def test_free_settings_may_change(saved, restore):
     run = dataclasses.replace(CFG.run, steps=7, log_every=3, checkpoint_every=5)
     cfg = dataclasses.replace(CFG, run=run, mesh=config.MeshConfig(1, 8), name="other")
@@ -516,6 +528,7 @@ def test_a_step_without_one_of_its_files_is_whole_or_the_one_before_is_read(
     assert {10, 20} == set(found)
 
 
+@pytest.mark.slow
 def test_another_environment_is_refused(saved, restore):
     env = EnvConfig("feeder", CFG.env.num_envs)
     with pytest.raises(ConfigError, match=r"Use --config.env.name=feeder_ego"):

@@ -76,6 +76,7 @@ def history(carrier):
     return rows
 
 
+@pytest.mark.slow
 def test_rows_tell_the_story_of_each_environment_in_order(run):
     rows = history(run[1])
     episode, time, before = np.moveaxis(rows.obs["obs_count"], -1, 0)
@@ -89,6 +90,7 @@ def test_rows_tell_the_story_of_each_environment_in_order(run):
     assert not (rows.terminated & rows.truncated).any()
 
 
+@pytest.mark.slow
 def test_counts_are_those_of_the_rows_that_updates_have_taken(run):
     program, carrier, infos, _ = run
     rows, prefill = history(carrier), program.machine.prefill
@@ -110,6 +112,7 @@ def test_latents_are_those_of_acting_and_differ_between_rows(run):
         assert len(np.unique(np.asarray(x, np.float32).reshape(len(x), -1), axis=0)) > 10
 
 
+@pytest.mark.slow
 def test_acting_reads_a_part_of_the_learner_only():
     program = counting()
     learner = program.shapes().learner
@@ -130,6 +133,7 @@ def test_what_acting_reads_is_a_copy_that_donation_leaves_alone(run):
     assert not pointers & {x.unsafe_buffer_pointer() for x in program.feed.player.kept}
 
 
+@pytest.mark.slow
 def test_a_restored_run_cuts_the_episodes_before_and_begins_new_ones(run):
     program, carrier, _, train = run
     filled, steps = int(carrier.replay.filled), program.machine.collect_steps
@@ -155,6 +159,7 @@ def test_a_seed_is_one_run_and_another_seed_another(run):
     assert np.array_equal(obs_of(3), obs_of(3)) and not np.array_equal(obs_of(3), obs_of(4))
 
 
+@pytest.mark.slow
 def test_evaluation_reports_whole_episodes(run):
     program, carrier, *_ = run
     played = program.feed.stage.play("greedy", NUM, carrier.root, carrier.learner, 7)

@@ -77,6 +77,7 @@ def test_losses_within_a_decade_have_labels(tmp_path, monkeypatch):
     assert scales == ["linear", "log"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("draw", [draw_curiosity, draw_model])
 def test_curves_are_drawn_from_any_prefix_of_a_run(draw, tmp_path):
     for num in (0, 1, 3):
@@ -84,6 +85,7 @@ def test_curves_are_drawn_from_any_prefix_of_a_run(draw, tmp_path):
         assert pixels(tmp_path / f"{num}.png").min() < 0.3  # text at the least
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("draw", "name", "color"),
     [
@@ -110,6 +112,7 @@ def test_a_non_finite_metric_leaves_a_gap(tmp_path):
     assert count(tmp_path / "gap.png", style.BLUE) > 300
 
 
+@pytest.mark.slow
 def test_the_map_shows_each_cell_and_leaves_the_others_grey(tmp_path):
     visits, novelty = np.zeros((4, 4)), np.full((4, 4), np.nan)
     heatmaps.grid_map(tmp_path / "empty.png", visits, novelty, "title")
@@ -140,6 +143,7 @@ def test_the_error_of_a_class_is_the_probability_of_the_wrong_classes():
     np.testing.assert_allclose(episode.error(real, predicted), [[0.25, 0.1]])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("groups", [1, 2, 4])
 def test_the_dream_figure_takes_classes(groups, tmp_path):
     rng = np.random.default_rng(0)

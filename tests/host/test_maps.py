@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from dtc.core.types import GridMap, Latent, Row
 from dtc.data import ring
@@ -38,6 +39,7 @@ def stored(cell_MN, last_MN):
     return ring.add(ring.init(last.shape[1], len(last), layout), rows, latents)
 
 
+@pytest.mark.slow
 def test_a_run_s_maps_count_all_rows_and_average_the_novelty_of_the_newest(monkeypatch):
     # Of 2 environments: 2 rows at a time, until 3 steps and their end.
     monkeypatch.setattr(maps, "NEWEST", 4)
@@ -57,6 +59,7 @@ def test_a_run_s_maps_count_all_rows_and_average_the_novelty_of_the_newest(monke
     np.testing.assert_array_equal(found.novelty, [[np.nan, 10, 20], [30, 40, np.nan]])
 
 
+@pytest.mark.slow
 def test_a_run_s_maps_count_only_the_newest_rows_of_a_large_ring(monkeypatch):
     monkeypatch.setattr(maps, "COUNTED", 6)  # 3 rows of 2 environments
     cell = np.array([[0, 0, 0, 1, 1, 2, 3, 4], [0, 0, 0, 5, 1, 3, 2, 9]]).T

@@ -98,6 +98,7 @@ def test_without_reward_the_entropy_falls_unless_it_has_its_default_weight(monke
     assert "entropy" in signs_of_a_run(monkeypatch, calls, ppo__entropy=0.0)[-1]
 
 
+@pytest.mark.slow
 def test_a_policy_of_two_actions_in_turn_is_told_at_once(monkeypatch):
     def in_turn(learner, acting, seen, keys):
         action = jnp.where(seen.action == 0, 2, 0)

@@ -17,6 +17,8 @@ from dtc.library import policy
 from dtc.training import evaluation
 from tests.guests import config_of, shared
 
+pytestmark = pytest.mark.slow
+
 GUESTS = ("explore", "ppo")  # the chain has action masks
 BATCH, INDEX = 2, 3  # episodes, number of the evaluation
 SLOW = 10  # ms, though tests compile without optimisation
@@ -81,7 +83,6 @@ def at(rows, t):
     return {name: x[t] for name, x in rows.obs.items()}, rows.action_mask[t]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("guest", GUESTS)
 def test_a_loaded_policy_acts_as_evaluation_does_and_reads_little(guest, run_of, monkeypatch):
     workdir, read, real = run_of(guest), [], verify._read

@@ -21,6 +21,8 @@ from dtc.training.carrier import Machine
 from dtc.world_model import latent, rssm
 from tests.programs import smoke_config
 
+pytestmark = pytest.mark.slow
+
 N, R, A, SERIES = 3, 7, 4, 2
 CFG = smoke_config(model__deter=8, model__groups=3, model__hidden=8, model__blocks=2)
 

@@ -11,6 +11,8 @@ from dtc.training.acting import env_action
 from dtc.training.algorithm import Collected, Seen
 from tests.guests import fresh, program_of, shared
 
+pytestmark = pytest.mark.slow
+
 
 def host_iteration(program, carrier):
     """An iteration by the three programs, with environments stepped by the host."""
@@ -57,7 +59,6 @@ def test_learning_needs_no_environments():
     assert int(carrier.update) == 3 and metrics["loss"] > 0
 
 
-@pytest.mark.slow
 def test_rows_without_latents_get_zero_latents():
     program = shared("mix")
     carrier = program.init(jnp.uint32(0))

@@ -17,6 +17,8 @@ from dtc.data import ring
 from dtc.training import evaluation
 from tests.programs import program_on
 
+pytestmark = pytest.mark.slow
+
 CHANGES = {"env__name": "chain", "run__eval_episodes": 3}
 
 
@@ -27,7 +29,6 @@ def single():
     return program, program.init(jnp.uint32(0))
 
 
-@pytest.mark.slow
 def test_returns_are_of_whole_episodes(single):
     program, carrier = single
     found = jax.device_get(program.evaluate(carrier.root, carrier.learner, jnp.int32(1)))

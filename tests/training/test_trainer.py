@@ -23,17 +23,20 @@ def metrics_of(program, num_calls, size=1):
     return carrier, records
 
 
+@pytest.mark.slow
 def test_losses_fall(single):
     _, records = metrics_of(single, 4, size=10)
     for name in ("loss/trunk", "loss/obs/vector", "loss/reward", "loss/member"):
         assert records[-1][name] < records[0][name], name
 
 
+@pytest.mark.slow
 def test_a_run_is_reproduced_by_its_seed(single):
     first, second = metrics_of(single, 2)[1], metrics_of(single, 2)[1]
     assert jax.tree.all(jax.tree.map(np.array_equal, first, second))
 
 
+@pytest.mark.slow
 def test_a_call_reports_means_of_its_updates_and_sums_of_what_it_collected(single):
     carrier, apart = single.init(jnp.uint32(0)), []
     for _ in range(3):

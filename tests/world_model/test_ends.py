@@ -23,6 +23,7 @@ def after(chance, believed, updates=300, warmup=0):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("chance", "is_cut"), [(0.25, False), (0.4, False), (0.7, True)])
 def test_dreams_are_cut_where_most_ends_that_the_head_sees_are_ends(chance, is_cut):
     """The head is right about the chance, which is above 1 - END in all three."""

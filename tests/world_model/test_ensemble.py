@@ -19,6 +19,8 @@ from dtc.world_model import ensemble
 from dtc.world_model.ensemble import Member, MemberBatch, MemberSums, Transitions
 from tests.meshes import on_mesh
 
+pytestmark = pytest.mark.slow
+
 RNG = np.random.default_rng(0)
 K, PADDED, N, A = 5, 6, 8, 3  # members, with a ghost, transitions, actions
 SIZES = RSSMConfig(deter=8, groups=3, classes=4, hidden=8, blocks=2, prior_layers=1)

@@ -14,6 +14,8 @@ from dtc.world_model.ensemble import Member
 from dtc.world_model.latent import Cells, Feature
 from tests import small_trunk
 
+pytestmark = pytest.mark.slow
+
 SIDE, FEATURES, B = 4, 3, 2
 CFG = dataclasses.replace(small_trunk.CFG, cell_units=2)
 CELLS = Cells(SIDE, SIDE, CFG.cell_units, entries=5)

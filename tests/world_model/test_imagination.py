@@ -86,6 +86,7 @@ def assert_equal(ours, theirs):
     jax.tree.map(np.testing.assert_array_equal, ours, theirs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("horizon", CFG.horizons)
 def test_a_dream_is_a_plain_scan_as_long_as_its_horizon(horizon):
     fns = counting_model(H)

@@ -2,6 +2,7 @@
 
 import jax
 import numpy as np
+import pytest
 
 from dtc.core.nets import Precision
 from dtc.core.numerics import symexp
@@ -31,6 +32,7 @@ def test_levels_apart_are_less_likely_by_the_square_of_the_distance():
     np.testing.assert_allclose(logits[0, 0], expected, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_codes_are_decoded_to_their_levels_at_first():
     x = np.array([[0.0, 1.0, -1.2, 0.3, 2.0]], np.float32)
     values = LevelValues(SIZES, ("bits",), Precision())

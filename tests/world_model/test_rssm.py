@@ -110,6 +110,7 @@ def test_units_of_each_block_start_with_memories_of_two_steps_to_the_longest(lon
     np.testing.assert_allclose(times, np.tile(np.geomspace(2, longest, width), (blocks, 1)), 1e-4)
 
 
+@pytest.mark.slow
 def test_the_core_starts_with_these_memories_and_without_them_all_units_are_alike():
     def biases(memory: float):
         trunk = rssm.make_trunk(replace(CFG, memory=memory), SPEC, Precision())
@@ -198,6 +199,7 @@ def test_first_resets_the_state():
     jax.tree.map(np.testing.assert_array_equal, after, alone)
 
 
+@pytest.mark.slow
 def test_the_posterior_learns_by_the_gradient_of_its_probabilities():
     weight, start = normal(1, B, S, C), piece(SEQUENCE, 0, 1, SEQUENCE.context)
 
@@ -256,12 +258,14 @@ def gradient():
     return jax.jit(jax.grad(loss, (0, 1)))
 
 
+@pytest.mark.slow
 def test_the_loss_reaches_every_parameter(gradient):
     grads, _ = gradient(PARAMS, SEQUENCE.obs["vector"], SEQUENCE.first, np.ones(T))
     dead = [path for path, g in jax.tree.leaves_with_path(grads) if not np.abs(g).max() > 0]
     assert not dead and all(np.isfinite(g).all() for g in jax.tree.leaves(grads))
 
 
+@pytest.mark.slow
 def test_no_gradient_of_later_losses_reaches_observations_before_a_first(gradient):
     cut, weight_T = 3, (np.arange(T) == T - 1).astype(float)
     _, through = gradient(PARAMS, SEQUENCE.obs["vector"], SEQUENCE.first, weight_T)

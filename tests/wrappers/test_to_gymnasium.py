@@ -19,6 +19,7 @@ make = functools.cache(catalog.make)
 OURS = ["feeder", "chain", "hack", "gymnax/Pendulum-v1", "gymnax/Breakout-MinAtar"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OURS)
 def test_gymnasiums_checker_passes_without_a_warning(name):
     with warnings.catch_warnings():
@@ -109,6 +110,7 @@ def walk(env, num_steps, seed=0):
     return rows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["next_step", "same_step"])
 def test_gymnasiums_statistics_count_the_episodes(mode):
     base = catalog.make("chain", length=4)
@@ -129,6 +131,7 @@ def test_the_same_step_shows_the_new_episode_and_tells_how_the_old_one_ended():
             assert info["_final_obs"].all() and info["final_info"]["action_mask"].shape == (3, 3)
 
 
+@pytest.mark.slow
 def test_without_reset_only_those_of_the_mask_begin_anew():
     env = to_gymnasium_vec(catalog.make("chain", length=4), 3, "disabled")
     walk(env, 5)

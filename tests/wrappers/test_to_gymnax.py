@@ -36,6 +36,7 @@ def rollout(env, num_steps):
     return jax.device_get(jax.jit(go)(KEY))
 
 
+@pytest.mark.slow
 def test_hack_is_1545_numbers_in_the_order_of_the_document():
     env = to_gymnax(make("hack"))
     obs, state = jax.jit(env.reset)(KEY)
@@ -47,6 +48,7 @@ def test_hack_is_1545_numbers_in_the_order_of_the_document():
     assert env.get_action_mask(state).shape == (28,)
 
 
+@pytest.mark.slow
 def test_a_step_is_the_environments_with_the_key_of_the_step():
     base = make("hack")
     env = to_gymnax(base)
@@ -61,6 +63,7 @@ def test_a_step_is_the_environments_with_the_key_of_the_step():
     assert set(shown.info) | {"last_obs"} == set(info)
 
 
+@pytest.mark.slow
 def test_a_new_episode_begins_where_one_has_ended():
     obs, reward, terminated, truncated, info, mask = rollout(to_gymnax(make("hack")), 300)
     over = terminated | truncated
@@ -82,6 +85,7 @@ def test_without_a_new_episode_a_step_env_stays_at_the_end():
     np.testing.assert_array_equal(again[1].env.step_count, 0)
 
 
+@pytest.mark.slow
 def test_the_legacy_form_has_five_values_and_the_same_numbers():
     new, old = (rollout(to_gymnax(make("hack"), legacy), 60) for legacy in (False, True))
     assert len(new) == 1 + len(old)
@@ -98,6 +102,7 @@ def test_gymnaxs_own_wrapper_takes_the_legacy_form():
         assert bool(done) == (t % 4 == 0) and info["returned_episode_returns"] == 4 * (t >= 4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["feeder", "keydoor", "gymnax/CartPole-v1"])
 def test_an_environment_without_a_mask_allows_everything(name):
     env = to_gymnax(make(name))
@@ -106,6 +111,7 @@ def test_an_environment_without_a_mask_allows_everything(name):
     assert obs.shape == env.observation_space().shape and obs.dtype == jnp.float32
 
 
+@pytest.mark.slow
 def test_it_can_be_vmapped():
     env = to_gymnax(make("hack"))
     keys = jax.random.split(KEY, 3)
