@@ -151,6 +151,7 @@ def test_actors_move_at_their_own_rate_and_all_other_networks_at_the_critics():
         "task": {"actor": tree(), "critic_extrinsic": tree()},
         "explore": {"actor": tree(), "salience": tree()},
     }
+    policies = jax.tree.map(lambda x: 1e-3 * x, policies)  # a step is large beside their rounding
     grads = jax.tree.map(jnp.ones_like, policies)
 
     def moved(cfg):
@@ -166,7 +167,5 @@ def test_actors_move_at_their_own_rate_and_all_other_networks_at_the_critics():
             share = 0.1 if name == "actor" else 1.0
             expected = jax.tree.map(partial(jnp.multiply, share), x)
             jax.tree.map(
-                partial(np.testing.assert_allclose, rtol=1e-4, atol=3e-7),
-                ours[policy][name],
-                expected,
+                partial(np.testing.assert_allclose, rtol=1e-4), ours[policy][name], expected
             )
