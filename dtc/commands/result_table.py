@@ -132,12 +132,12 @@ def _origin(results: Sequence[Result]) -> str:
 
 
 def _notes(name: str, results: Sequence[Result]) -> Iterator[str]:
-    """A line for each variant whose seeds were measured at different commits."""
+    """A note, a line a seed, for each variant whose seeds were measured at different commits."""
     for variant in dict.fromkeys(result.variant for result in results):
         seeds = [result for result in results if result.variant == variant]
         if len({result.commit for result in seeds}) == 1:
             continue
         codes = {result.code for result in seeds}
         same = ", all of the same code" if len(codes) == 1 and None not in codes else ""
-        parts = [f"{x.seed} at {x.commit or 'unknown'} ({x.date})" for x in seeds]
-        yield f"* `{name}`, {variant}: seeds {', '.join(parts)}{same}."
+        parts = [f"seed {x.seed} at {x.commit or 'unknown'} ({x.date})" for x in seeds]
+        yield ",\n  ".join([f"* `{name}`, {variant}: {parts[0]}", *parts[1:]]) + f"{same}."

@@ -175,7 +175,8 @@ TABLE = """\
 A row that names settings is a control: the figure above it, with these settings.
 `none`: it never happened. Minutes are of training.
 
-* `walk`, ours: seeds 0 at abc1234 (2026-11-22), 1 at def5678 (2026-11-23)NOTE.
+* `walk`, ours: seed 0 at abc1234 (2026-11-22),
+  seed 1 at def5678 (2026-11-23)NOTE.
 """  # noqa: E501
 
 

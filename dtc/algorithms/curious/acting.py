@@ -19,10 +19,8 @@ from dtc.world_model import latent, rssm
 TIMES = (2.0, 8.0, 32.0, 128.0)
 
 FOLLOWED = 4  # actions of a dream that are executed before the next plan
-# Of `explore`: steps after which it is drawn anew who plays, on average, and how often that is the
-# task policy, while no reward is known and later
-STINT = 64.0
-TRIED, TRIED_FOR_REWARD = 1 / 8, 1 / 2
+STINT = 64.0  # of `explore`: mean number of steps after which it is drawn anew which policy acts
+TRIED, TRIED_FOR_REWARD = 1 / 8, 1 / 2  # how often the task policy: no reward is known, one is
 
 
 class Plan(NamedTuple):

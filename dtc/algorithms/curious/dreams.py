@@ -242,7 +242,7 @@ def replay_value_gradients(
     """The extrinsic critic's loss on replayed states that its policy met, and its gradients.
 
     Returns bootstrap from the dreamed return at states where a dream started and from the critic
-    elsewhere. What another policy does after it is no part of a return.
+    elsewhere. They end where another policy goes on, with the bootstrap of that state.
     """
     compute, rows = agent.precision.compute, batch.rows
     learned = policy_learner(learner, policy, agent)
