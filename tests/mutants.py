@@ -644,8 +644,8 @@ MUTANTS = (
     Mutant(
         "boredom_takes_from_the_task",
         "dtc/behaviour/targets.py",
-        "    if kind.fades:\n        weight, floor = weight",
-        "    if True:\n        weight, floor = weight",
+        "    if kind.fades:\n        weight = weight",
+        "    if True:\n        weight = weight",
         "test_boredom_scales_only_the_intrinsic_advantage",
     ),
     Mutant(
@@ -654,6 +654,22 @@ MUTANTS = (
         "floor = jnp.maximum(floor, 1.0 - FALL * paid)",
         "floor = jnp.maximum(floor, 0.0 * paid)",
         "test_small_returns_of_the_task_stay_small_and_tiny_ones_smaller",
+        "tests/behaviour/test_targets.py",
+    ),
+    Mutant(
+        "novelty_that_fell_moves_nothing",
+        "dtc/behaviour/targets.py",
+        "scale = paid * scale + (1.0 - paid) * own",
+        "scale = jnp.maximum(scale, paid * own)",
+        "test_novelty_that_is_sought_has_advantages_of_one_size_at_any_known_range",
+        "tests/behaviour/test_targets.py",
+    ),
+    Mutant(
+        "novelty_s_spread_is_not_about_its_mean",
+        "dtc/behaviour/targets.py",
+        "square - jnp.square(mean)",
+        "square",
+        "test_targets_equal_a_loop",
         "tests/behaviour/test_targets.py",
     ),
     Mutant(

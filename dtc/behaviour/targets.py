@@ -26,7 +26,8 @@ ENTROPY_RATE = 0.05  # EMA rate of mean |advantage|, which scales a reward-free 
 MOST_ENTROPY = 0.95  # entropy above which `Seeking.factor` falls, in units of the largest
 FACTOR_RATE = 0.2  # step of the factor's log, an update and unit of entropy share
 LEAST_FACTOR = 1e-3  # smallest factor, in units of `Policy.seeking`
-LEAST_FLOOR = 1e-3  # of the return range of novelty
+SPREADS = 10.0  # a usual range of novelty's returns, in standard deviations of R - v
+LEAST_SPREAD = 1e-4
 FALL = 7.0  # how fast the task's floor falls from 1 as the range of its returns grows
 
 
@@ -78,8 +79,8 @@ def targets(
 ) -> Judged:
     """Returns, advantages and weights of dreams.
 
-    A = sum over kinds of reward of w (R - v - mean(R - v)) / max(floor, S), with the slow range S
-    between the global percentiles of R; for w and floor see `_weight_and_floor`. Subtracting the
+    A = sum over kinds of reward of w (R - v - mean(R - v)) / scale; for w and scale, which is the
+    slow range between the global percentiles of R or more, see `_weight_and_scale`. Subtracting the
     mean over all devices removes the lag of the critic common to all states (`cfg.centre`).
 
     Intrinsic returns continue after the end of an episode (Burda et al. 2019, section 2.3): a
@@ -114,11 +115,10 @@ def targets(
     parts: dict[str, Array] = {}
     for kind in policy.rewards:
         name = kind.name
-        new, mean_delta, found = followed[name]
-        weight, floor = _weight_and_floor(kind, boredom, earned(new_ranges))
-        scale = jnp.maximum(floor, new.high - new.low)
-        parts[name] = jnp.where(valid_Hn, weight * (delta[name] - mean_delta) / scale, 0.0)
-        sizes = {"return_scale": scale, "return_p05": found.low, "return_p95": found.high}
+        one = followed[name]
+        weight, scale = _weight_and_scale(kind, boredom, earned(new_ranges), one)
+        parts[name] = jnp.where(valid_Hn, weight * (delta[name] - one.mean_delta) / scale, 0.0)
+        sizes = {"return_scale": scale, "return_p05": one.found.low, "return_p95": one.found.high}
         metrics |= {f"{name}/{k}": x for k, x in sizes.items()}
         shares = {"return": ret[name], "value": value_t[name], "advantage": jnp.abs(parts[name])}
         metrics |= {f"{name}/{k}": Mean(share(x), steps) for k, x in shares.items()}
@@ -166,6 +166,7 @@ class Followed(NamedTuple):
 
     new: ReturnRange  # the next slow range
     mean_delta: Array  # [] mean of R - v; 0 unless `behaviour.centre`
+    spread: Array  # [] standard deviation of R - v
     found: ReturnRange  # percentiles of this update
 
 
@@ -177,35 +178,48 @@ def _follow(
     update: Array,
     centre: bool,
 ) -> dict[str, Followed]:
-    """Percentiles of returns and means of deltas [H, n] by kind, over all devices' `runs_Hn`."""
+    """Percentiles of returns and moments of deltas [H, n] by kind, over all devices' `runs_Hn`."""
     ret_KN = jnp.stack([x.reshape(-1) for x in ret.values()])
     runs_KN = jnp.broadcast_to(runs_Hn.reshape(1, -1), ret_KN.shape)
     found_K2 = global_percentiles(ret_KN, runs_KN, PERCENTILES)
-    totals = {name: masked_sum(x, runs_Hn) for name, x in delta.items()}
-    totals, count = mesh.psum((totals, jnp.sum(accum(runs_Hn))), *mesh.AXES)
+    sums = {name: [masked_sum(x**p, runs_Hn) for p in (1, 2)] for name, x in delta.items()}
+    sums, count = mesh.psum((sums, jnp.sum(accum(runs_Hn))), *mesh.AXES)
     followed = {}
     for name, (low, high) in zip(ret, found_K2, strict=True):
         new = ReturnRange(
             ema_from_start(old[name].low, low, RETURN_RATE, update + 1),
             ema_from_start(old[name].high, high, RETURN_RATE, update + 1),
         )
-        mean_delta = totals[name] / jnp.maximum(count, 1.0) if centre else jnp.zeros_like(count)
-        followed[name] = Followed(new, mean_delta, ReturnRange(low, high))
+        mean, square = (total / jnp.maximum(count, 1.0) for total in sums[name])
+        spread = jnp.sqrt(jnp.maximum(square - jnp.square(mean), 0.0))
+        mean_delta = mean if centre else jnp.zeros_like(mean)
+        followed[name] = Followed(new, mean_delta, spread, ReturnRange(low, high))
     return followed
 
 
-def _weight_and_floor(kind: Reward, boredom: Array, paid: Array) -> tuple[Array, Array]:
-    """[] each: the weight of one kind's advantage, and the smallest range that divides it.
+def _weight_and_scale(
+    kind: Reward, boredom: Array, paid: Array, followed: Followed
+) -> tuple[Array, Array]:
+    """[] each: the weight of one kind's advantage, and what divides it.
 
-    A tiny range of the task's returns may be costs on the way to a reward that nobody has found
-    yet. So they are divided by nearly 1, larger ones by the range or `behaviour.extrinsic_floor`.
+    That is the slow range of returns, or a floor. A tiny range of the task's returns may be costs
+    on the way to a reward that nobody has found yet, so they are divided by nearly 1.
+
+    While nothing pays, novelty's advantages are divided by their own spread. The returns rise many
+    times where a rare place is found, and fall as soon as it is known. Divided by the slow range,
+    advantages would be tiny then, and the optimiser, which remembers large gradients, would hardly
+    move.
     """
     weight, floor = jnp.asarray(kind.weight), jnp.asarray(kind.floor)
+    if kind.fades:
+        weight = weight * (1.0 - boredom * paid)
     if kind.name == "extrinsic":
         floor = jnp.maximum(floor, 1.0 - FALL * paid)
-    if kind.fades:
-        weight, floor = weight * (1.0 - boredom * paid), jnp.maximum(floor * paid, LEAST_FLOOR)
-    return weight, floor
+    scale = jnp.maximum(floor, followed.new.high - followed.new.low)
+    if kind.name == "intrinsic":
+        own = SPREADS * jnp.maximum(followed.spread, LEAST_SPREAD)
+        scale = paid * scale + (1.0 - paid) * own
+    return weight, scale
 
 
 def earned(ranges: dict[str, ReturnRange]) -> Array:

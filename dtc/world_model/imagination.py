@@ -36,7 +36,7 @@ class ModelFns(NamedTuple):
     step: Callable[[Latent, Array, Array], Latent]  # (s_t, a_t, uniform [n, S]) -> s_{t+1}
     heads: Callable[[Latent], tuple[Array, Array]]  # s -> (reward, cont)
     mask: Callable[[Latent], Array | None]  # s -> allowed actions
-    policy: Callable[[Latent, Array | None, Key], Array]  # (s, mask, keys [n]) -> a
+    policy: Callable[[Latent, Array | None, Key, Array], Array]  # (s_t, mask, keys [n], t) -> a_t
     novelty: Callable[[Latent, Array], Array]  # flat (s, a) -> u
     value: Callable[[Latent], dict[str, Array]]
 
@@ -48,7 +48,7 @@ def dream_step(
     pairs = jax.vmap(lambda k: jax.random.split(jax.random.fold_in(k, t)))(keys_n)
     uniform_nS = jax.vmap(lambda k: jax.random.uniform(k, (groups,)))(pairs[:, 0])
     mask = fns.mask(latent)
-    action = fns.policy(latent, mask, pairs[:, 1])
+    action = fns.policy(latent, mask, pairs[:, 1], t)
     return fns.step(latent, action, uniform_nS), (latent, action, mask)
 
 

@@ -645,7 +645,7 @@ def test_each_policy_dreams_with_its_own_actor_and_critics():
     keys = jax.random.split(jax.random.key(0), N)
     for action, (name, policy) in enumerate(s.policies.items()):
         fns = dreams.model_fns(s.agent, s.learner._replace(params=params), policy)
-        assert jax.jit(fns.policy)(state, None, keys).tolist() == [action] * N
+        assert jax.jit(fns.policy)(state, None, keys, 0).tolist() == [action] * N
         values = agents.values_fn(s.agent, behaviour[name], policy, state)
         assert_close(jax.jit(fns.value)(state), values)
 

@@ -10,10 +10,12 @@ import pytest
 from dtc.algorithms.curious import algorithm, planning
 from dtc.algorithms.curious.acting import Acting, Plan
 from dtc.algorithms.curious.dreams import model_fns
+from dtc.behaviour.targets import ReturnRange
 from dtc.core.nets import Precision
 from dtc.core.types import TimeStep
 from dtc.training.algorithm import Acted, ActKeys, Seen
 from dtc.world_model import ends, imagination
+from dtc.world_model.imagination import ModelFns
 from tests.algorithms.scene import LATENTS, SIZES, A, N, make_agent, scene, walk
 from tests.programs import smoke_config
 
@@ -41,12 +43,18 @@ def explorer():
 
 
 @cache
-def calls(first_at=None, mask_at=None):
+def calls(first_at=None, mask_at=None, paid=None):
     """The actions of each of four calls, [4, N]; the dreams' actions count up: 0 1, then 1 2.
 
-    In call `first_at` episodes begin, in `mask_at` only OWN is allowed.
+    In call `first_at` episodes begin, in `mask_at` only OWN is allowed. With `paid` the policy
+    also serves a task, whose returns have that range.
     """
-    s, made = explorer(), []
+    s, made = explorer() if paid is None else scene(behaviour__mode="mix"), []
+    ranges = {
+        name: kinds | ({} if paid is None else {"extrinsic": ReturnRange(0.0, jnp.float32(paid))})
+        for name, kinds in s.learner.ranges.items()
+    }
+    learner = s.learner._replace(ranges=ranges)
 
     def best_actions(learner, state, keys, agent):
         made.append(None)
@@ -61,7 +69,7 @@ def calls(first_at=None, mask_at=None):
         for i in range(4):
             mask = only_own if i == mask_at else jnp.ones((N, A), bool)
             at = seen(first=i == first_at, mask=mask)
-            acted = planned_act(s.learner, state, at, ActKeys(KEYS, KEYS))
+            acted = planned_act(learner, state, at, ActKeys(KEYS, KEYS))
             state = acted.acting
             actions.append(np.asarray(acted.action))
     return np.stack(actions), len(made)
@@ -90,12 +98,38 @@ def test_a_forbidden_action_of_a_plan_is_not_taken():
     np.testing.assert_array_equal(calls(mask_at=0)[0], every_env(OWN, 1, 1, 2))
 
 
+@pytest.mark.parametrize(("paid", "made"), [(0.0, 2), (0.09, 2), (0.11, 0), (1.0, 0)])
+def test_no_plan_is_made_once_the_task_pays(paid, made):
+    actions, count = calls(paid=paid)
+    np.testing.assert_array_equal(actions, every_env(*((0, 1, 1, 2) if made else 4 * [OWN])))
+    assert count == made
+
+
+@pytest.mark.parametrize("size", [8, 5])
+def test_half_of_the_dreams_begin_with_any_allowed_action(size):
+    agent = make_agent(behaviour__mode="explore", dream__plans=size)
+    num = 400 * size
+
+    def own(state, mask, keys, t):
+        return jnp.full(num, OWN)
+
+    fns = ModelFns(None, None, None, own, None, None)
+    keys, mask = jax.random.split(KEYS[0], num), jnp.arange(A) != 0
+    policy = planning.with_free_starts(fns, agent).policy
+    first, later = (policy(None, jnp.broadcast_to(mask, (num, A)), keys, t) for t in (0, 1))
+    free, rest = np.split(np.asarray(first).reshape(400, size), [size // 2], axis=1)
+    assert (rest == OWN).all() and (np.asarray(later) == OWN).all()
+    shares = np.bincount(free.reshape(-1), minlength=A) / free.size
+    assert shares[0] == 0
+    np.testing.assert_allclose(shares[1:], 1 / (A - 1), atol=0.05)
+
+
 def dreams_of(s, keys):
     """The dreams that are to be judged, by environment and dream, [H, N, plans, ...]."""
     policy, size = s.agent.acting, s.agent.dream.plans
     latent = jax.tree.map(lambda x: jnp.asarray(x[0]), LATENTS)
     end = ends.threshold(s.learner.ends, s.agent.dream.end)
-    fns = model_fns(s.agent, s.learner, policy)
+    fns = planning.with_free_starts(model_fns(s.agent, s.learner, policy), s.agent)
 
     @jax.jit
     def chunk(latent, key):
@@ -114,7 +148,7 @@ def test_the_best_dream_has_the_largest_return_with_the_value_of_its_end():
     (kind,) = policy.rewards
     latent, dreamed = dreams_of(s, KEYS)
     low = s.learner.ranges[policy.name][kind.name].low
-    reward = dreamed.novelty * (1 - kind.discount) / state.fast
+    reward = np.sqrt(dreamed.novelty / state.fast) * (1 - kind.discount)
     reward = reward + kind.discount * (1 - dreamed.cont) * low
     total = dreamed.value[kind.name][-1]
     for t in reversed(range(len(reward))):
@@ -128,10 +162,10 @@ def test_the_best_dream_has_the_largest_return_with_the_value_of_its_end():
     assert not (theirs == theirs[:1]).all()
 
 
-def test_only_an_explorer_with_discrete_actions_plans():
+def test_only_a_curious_policy_with_discrete_actions_plans():
     cfg = smoke_config(**SIZES, behaviour__mode="explore")
     assert explorer().agent.plans
     assert not algorithm.make_agent(cfg, walk(is_box=True).spec, Precision()).plans
-    assert not make_agent(behaviour__mode="mix").plans
+    assert make_agent(behaviour__mode="mix").plans
     assert not make_agent(behaviour__mode="task").plans
     assert not make_agent(behaviour__mode="explore", dream__plans=0).plans

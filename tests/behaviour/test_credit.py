@@ -43,7 +43,7 @@ def bandit(params, unknown_arm):
     def novelty(latent, action):
         return jax.vmap(lambda a: jsd(jnp.where(a == unknown_arm, UNKNOWN, KNOWN_NOISE)))(action)
 
-    def act(latent, mask, keys_n):
+    def act(latent, mask, keys_n, t):
         logits = NET.apply({"params": params}, feature(latent), method="act")
         return policy.sample_action(logits, None, keys_n, SPEC)
 

@@ -18,8 +18,8 @@ from tests.small_behaviour import CFG, KINDS, H, N, assert_close
 
 RNG = np.random.default_rng(0)
 DISCOUNTS = {"extrinsic": 0.95, "intrinsic": 0.8}
-PERCENTILES, RETURN_RATE, ENTROPY_RATE, LEAST_FLOOR = (5.0, 95.0), 0.01, 0.05, 1e-3
-FALL = 7.0
+PERCENTILES, RETURN_RATE, ENTROPY_RATE = (5.0, 95.0), 0.01, 0.05
+SPREADS, LEAST_SPREAD, FALL = 10.0, 1e-4, 7.0
 (MIX,) = policies(CFG, True)
 _, TASK = policies(replace(CFG, mode="explore"), True)
 
@@ -128,10 +128,12 @@ def numpy_targets(problem):
         delta = ret[name] - before
         if name == "extrinsic":
             paid = min(high - low, 1.0)
-            weight, floor = 1.0, max(0.4, 1 - FALL * paid)
+            weight, scale = 1.0, max(high - low, 0.4, 1 - FALL * paid)
         else:
-            weight, floor = 0.5 * (1 - paid * problem.boredom), max(0.1 * paid, LEAST_FLOOR)
-        advantage += weight * (delta - delta[runs].mean()) / max(floor, high - low)
+            weight = 0.5 * (1 - paid * problem.boredom)
+            own = SPREADS * max(delta[runs].std(), LEAST_SPREAD)
+            scale = paid * max(high - low, 0.1) + (1 - paid) * own
+        advantage += weight * (delta - delta[runs].mean()) / scale
         ranges[name] = ReturnRange(low, high)
     alive = np.cumprod(np.concatenate([rollout.alive_0[None], CFG.discount * cont[:-1]]), 0)
     return ret, advantage, alive, runs, ranges
@@ -176,11 +178,21 @@ def test_novelty_is_neither_small_nor_boring_while_nothing_pays():
     size = {}
     for paid in (0.0, 1.0):
         for boredom in (0.0, 1.0):
-            problem = paying(paid, 1e-3)._replace(boredom=boredom)
+            problem = paying(paid, 1e-4)._replace(boredom=boredom)
             size[paid, boredom] = means(compiled_judge(problem))["intrinsic/advantage"]
     assert size[0.0, 0.0] > 10 * size[1.0, 0.0] > 0
     assert size[0.0, 1.0] == size[0.0, 0.0]
     assert size[1.0, 1.0] == 0
+
+
+@pytest.mark.parametrize("known", [0.01, 1.0, 100.0])
+@pytest.mark.parametrize("times", [0.01, 1.0])
+def test_novelty_that_is_sought_has_advantages_of_one_size_at_any_known_range(known, times):
+    problem = paying(0.0, times)
+    ranges = problem.ranges | {"intrinsic": ReturnRange(np.float32(0), np.float32(known))}
+    found = compiled_judge(problem._replace(ranges=ranges)).targets
+    size = np.sqrt(np.mean(np.square(found.advantage[found.runs])))
+    assert size == pytest.approx(0.5 / SPREADS, rel=1e-3)  # 0.5: novelty's weight
 
 
 @pytest.mark.parametrize("beyond", [7.0, np.nan])

@@ -34,7 +34,7 @@ def counting_model(last_allowed):
         deter = jnp.concatenate([jnp.stack([t(latent) + 1, chaos], -1), uniform], -1)
         return Latent(deter, jnp.floor(4 * uniform).astype(jnp.uint8))
 
-    def policy(latent, mask, keys):
+    def policy(latent, mask, keys, _):
         noise = jax.vmap(lambda k: jax.random.uniform(k, (S,)))(keys)
         return plant(latent.deter[:, 1] + noise[:, 0] * mask[:, 0], t(latent), last_allowed - 1)
 
@@ -167,7 +167,7 @@ def counted():
     """(horizon -> times at which the policy ran, the program) of a model that reports its steps."""
     times = []
 
-    def policy(latent, mask, keys):
+    def policy(latent, mask, keys, t):
         jax.debug.callback(lambda t: times.append(int(t[0])), latent.deter[:, 0])
         return latent.deter[:, 1]
 

@@ -65,11 +65,11 @@ class Agent:
 
     @property
     def plans(self) -> bool:
-        """Whether the acting policy follows dreams: if it seeks nothing but novelty.
+        """Whether the acting policy follows dreams while nothing pays: if it is curious.
 
         Of a box, the noise of dreamed actions has no memory, so that no dream goes far.
         """
-        return self.acting.is_relative and self.spec.is_discrete and self.dream.plans > 0
+        return self.acting.is_curious and self.spec.is_discrete and self.dream.plans > 0
 
     @property
     def task(self) -> Policy:

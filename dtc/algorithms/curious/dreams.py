@@ -123,7 +123,7 @@ def model_fns(agent: Agent, learner: Learner, policy: Policy) -> ModelFns:
         step=step,
         heads=lambda s: heads_fn(agent, params.trunk, s)[:2],
         mask=mask,
-        policy=partial(draw, agent, behaviour, policy),
+        policy=lambda s, mask, keys, t: draw(agent, behaviour, policy, s, mask, keys),
         novelty=novelty,
         value=partial(values_fn, agent, behaviour, policy),
     )

@@ -1,9 +1,10 @@
-"""Planning in dreams: an explorer follows the best of several dreams.
+"""Planning in dreams: while nothing pays, an agent follows the most novel of several dreams.
 
 Novelty changes faster than an actor learns, so the actor lags behind what its own dreams show. The
 best of a few dreams from where the agent is does not: model-predictive control by random shooting,
 with the policy's own actions and its critic's value where dreams stop (Lowrey et al. 2019, "Plan
-online, learn offline", arXiv:1811.01848).
+online, learn offline", arXiv:1811.01848). Half of the dreams begin with any action, since a policy
+that is sure of one would show no other.
 """
 
 import jax
@@ -14,10 +15,14 @@ from jax import lax
 from dtc.algorithms.curious.acting import Acting, Plan, folded
 from dtc.algorithms.curious.agent import Agent, Learner
 from dtc.algorithms.curious.dreams import model_fns, rewards_of
-from dtc.behaviour.targets import Rollout, worth
+from dtc.behaviour.policy import sample_action
+from dtc.behaviour.targets import Rollout, earned, worth
 from dtc.core.types import Array, Key, Latent
 from dtc.training.algorithm import Acted, ActFn, ActKeys, Seen
 from dtc.world_model import ends, imagination
+from dtc.world_model.imagination import ModelFns
+
+PAYS = 0.1  # what the task has to pay, see `earned`, for no more plans to be made
 
 
 def planned(agent: Agent, act: ActFn) -> ActFn:
@@ -33,7 +38,8 @@ def planned(agent: Agent, act: ActFn) -> ActFn:
         old = acting.plan
         assert old is not None
         steps = old.actions.shape[1]
-        is_due = old.calls[0] % steps == 0
+        seeks = earned(learner.ranges[agent.acting.name]) < PAYS
+        is_due = seeks & (old.calls[0] % steps == 0)
         actions = lax.cond(
             is_due,
             lambda: best_actions(learner, acted.acting.latent, dreams, agent)[:, :steps],
@@ -54,13 +60,13 @@ def planned(agent: Agent, act: ActFn) -> ActFn:
 def best_actions(learner: Learner, state: Latent, keys_N: Key, agent: Agent) -> Array:
     """[N, dream.chunk] actions of the best of `dream.plans` dreams from each state [N, ...].
 
-    They are dreams of the acting policy, judged by the return of its only reward.
+    They are dreams of the acting policy, judged by the return of novelty.
     """
     policy, size = agent.acting, agent.dream.plans
-    (novelty,) = policy.rewards
+    (novelty,) = (kind for kind in policy.rewards if kind.name == "intrinsic")
     keys_NM = jax.vmap(lambda key: jax.random.split(key, size))(keys_N)
     _, dreamed = imagination.dream_chunk(
-        model_fns(agent, learner, policy),
+        with_free_starts(model_fns(agent, learner, policy), agent),
         keys_NM.reshape(-1),
         agent.model.groups,
         jax.tree.map(lambda x: jnp.repeat(x, size, 0), state),
@@ -75,3 +81,18 @@ def best_actions(learner: Learner, state: Latent, keys_N: Key, agent: Agent) -> 
     best = rearrange(total, "(n m) -> n m", m=size).argmax(1)
     actions = rearrange(dreamed.action, "h (n m) -> n m h", m=size)
     return actions[jnp.arange(best.shape[0]), best]
+
+
+def with_free_starts(fns: ModelFns, agent: Agent) -> ModelFns:
+    """The functions for `dream.plans` dreams a state; in half, any allowed action comes first."""
+    size, num_actions = agent.dream.plans, agent.spec.action.num_classes
+    assert num_actions is not None
+
+    def policy(state: Latent, mask: Array | None, keys: Key, t: Array) -> Array:
+        own = fns.policy(state, mask, keys, t)
+        uniform = jnp.zeros((own.shape[0], num_actions))
+        any_action = sample_action(uniform, mask, folded(keys, 1), agent.spec)
+        is_free = (t == 0) & (jnp.arange(own.shape[0]) % size < size // 2)
+        return jnp.where(is_free, any_action, own)
+
+    return fns._replace(policy=policy)
