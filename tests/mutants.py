@@ -157,6 +157,30 @@ MUTANTS = (
         "test_the_best_dream_has_the_largest_return_with_the_value_of_its_end",
         PLANNING_LAWS,
     ),
+    Mutant(
+        "plan_is_made_though_the_task_pays",
+        PLANNING,
+        "is_due = seeks & (",
+        "is_due = (",
+        "test_no_plan_is_made_once_the_task_pays",
+        PLANNING_LAWS,
+    ),
+    Mutant(
+        "dreams_of_a_plan_begin_with_what_the_policy_does",
+        PLANNING,
+        "is_free = (t == 0) & (",
+        "is_free = (t < 0) & (",
+        "test_half_of_the_dreams_begin_with_any_allowed_action",
+        PLANNING_LAWS,
+    ),
+    Mutant(
+        "dreams_of_a_plan_go_on_with_any_action",
+        PLANNING,
+        "is_free = (t == 0) & (",
+        "is_free = (",
+        "test_half_of_the_dreams_begin_with_any_allowed_action",
+        PLANNING_LAWS,
+    ),
     # Trials
     Mutant(
         "one_policy_plays_a_whole_episode",

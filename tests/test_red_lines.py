@@ -55,7 +55,7 @@ def on_each_mesh(narrow):
     )
 
 
-# `explore` has one part that `mix` lacks, plans; `task` splits the optimiser's state.
+# `explore` has what `mix` has, and a task policy beside it; `task` splits the optimiser's state.
 EACH = pytest.mark.parametrize("guest", [one(g, is_wide=g == "explore") for g in GUESTS])
 
 ACTING = {Purpose.ENV_RESET, Purpose.ENV_STEP, Purpose.ACT_LATENT, Purpose.ACT_POLICY}
