@@ -691,8 +691,8 @@ MUTANTS = (
     Mutant(
         "novelty_s_spread_is_not_about_its_mean",
         "dtc/behaviour/targets.py",
-        "square - jnp.square(mean)",
-        "square",
+        "jnp.square(delta[name] - mean[name])",
+        "jnp.square(delta[name])",
         "test_targets_equal_a_loop",
         "tests/behaviour/test_targets.py",
     ),

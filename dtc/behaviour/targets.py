@@ -182,17 +182,21 @@ def _follow(
     ret_KN = jnp.stack([x.reshape(-1) for x in ret.values()])
     runs_KN = jnp.broadcast_to(runs_Hn.reshape(1, -1), ret_KN.shape)
     found_K2 = global_percentiles(ret_KN, runs_KN, PERCENTILES)
-    sums = {name: [masked_sum(x**p, runs_Hn) for p in (1, 2)] for name, x in delta.items()}
-    sums, count = mesh.psum((sums, jnp.sum(accum(runs_Hn))), *mesh.AXES)
+    totals = {name: masked_sum(x, runs_Hn) for name, x in delta.items()}
+    totals, count = mesh.psum((totals, jnp.sum(accum(runs_Hn))), *mesh.AXES)
+    count = jnp.maximum(count, 1.0)
+    mean = {name: total / count for name, total in totals.items()}
+    # A second pass: a critic may be behind in all states by many times the spread
+    away = {name: masked_sum(jnp.square(delta[name] - mean[name]), runs_Hn) for name in mean}
+    away = mesh.psum(away, *mesh.AXES)
     followed = {}
     for name, (low, high) in zip(ret, found_K2, strict=True):
         new = ReturnRange(
             ema_from_start(old[name].low, low, RETURN_RATE, update + 1),
             ema_from_start(old[name].high, high, RETURN_RATE, update + 1),
         )
-        mean, square = (total / jnp.maximum(count, 1.0) for total in sums[name])
-        spread = jnp.sqrt(jnp.maximum(square - jnp.square(mean), 0.0))
-        mean_delta = mean if centre else jnp.zeros_like(mean)
+        mean_delta = mean[name] if centre else jnp.zeros_like(count)
+        spread = jnp.sqrt(away[name] / count)
         followed[name] = Followed(new, mean_delta, spread, ReturnRange(low, high))
     return followed
 

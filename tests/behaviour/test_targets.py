@@ -195,6 +195,15 @@ def test_novelty_that_is_sought_has_advantages_of_one_size_at_any_known_range(kn
     assert size == pytest.approx(0.5 / SPREADS, rel=1e-3)  # 0.5: novelty's weight
 
 
+def test_the_spread_of_novelty_is_exact_where_the_critic_is_far_behind():
+    problem = paying(0.0, 1.0)
+    values = [problem.rollout.value_0, problem.rollout.value_tp1]
+    far = [v | {"intrinsic": v["intrinsic"] * np.float32(1e-3) - 500} for v in values]
+    found = compiled_judge(changed(problem, value_0=far[0], value_tp1=far[1])).targets
+    size = np.sqrt(np.mean(np.square(found.advantage[found.runs])))
+    assert size == pytest.approx(0.5 / SPREADS, rel=1e-5)
+
+
 @pytest.mark.parametrize("beyond", [7.0, np.nan])
 def test_targets_of_a_cut_horizon_equal_those_of_a_shorter_dream(beyond):
     horizon = 4
