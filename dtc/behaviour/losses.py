@@ -31,7 +31,7 @@ class PolicyLearner(NamedTuple):
 
     net: Behaviour
     slow: PyTree  # parameters of the slow critics
-    entropy_weight: Array  # [] see `next_entropy_weight`
+    entropy_weight: Array  # [] see `targets.entropy_weight`
     spec: EnvSpec
 
 

@@ -246,9 +246,8 @@ class Seeking(NamedTuple):
 def entropy_weight(seeking: Seeking, paid: Array, policy: Policy) -> Array:
     """[] the weight of a policy's entropy: `policy.entropy` as far as its task pays.
 
-    While nothing pays, it follows the mean |advantage|. As novelty decays, advantages fall from 0.5
-    to 0.03 of the return range: with a constant weight the policy would be nearly deterministic at
-    first or nearly uniform later.
+    While nothing pays, it follows the mean |advantage|. That of a task which hardly differs yet is
+    tiny: with a constant weight its policy would be uniform.
 
     Args:
       paid: [] in [0, 1], see `earned`.
