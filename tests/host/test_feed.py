@@ -113,13 +113,15 @@ def test_latents_are_those_of_acting_and_differ_between_rows(run):
 
 
 @pytest.mark.slow
-def test_acting_reads_a_part_of_the_learner_only():
-    program = counting()
+@pytest.mark.parametrize("plans", [0, 2])
+def test_acting_reads_a_part_of_the_learner_only(plans):
+    program = counting(dream__plans=plans)
     learner = program.shapes().learner
     paths = [jax.tree_util.keystr(p) for p, _ in jax.tree.leaves_with_path(learner)]
     read = {paths[i] for i in program.feed.player.apart.reads}
     assert any(".trunk" in p for p in read) and any("normalizer" in p for p in read)
-    assert not any(word in p for p in read for word in (".members", ".opt", ".slow", ".average"))
+    assert any(".members" in p for p in read) == (plans > 0)
+    assert not any(word in p for p in read for word in (".opt", ".slow", ".average"))
 
 
 def test_what_acting_reads_is_a_copy_that_donation_leaves_alone(run):
