@@ -27,7 +27,7 @@ MOST_ENTROPY = 0.95  # entropy above which `Seeking.factor` falls, in units of t
 FACTOR_RATE = 0.2  # step of the factor's log, an update and unit of entropy share
 LEAST_FACTOR = 1e-3  # smallest factor, in units of `Policy.seeking`
 SPREADS = 10.0  # a usual range of novelty's returns, in standard deviations of R - v
-LEAST_SPREAD = 1e-4
+LEAST_SPREAD = 1e-4  # smallest of these standard deviations that divides
 FALL = 7.0  # how fast the task's floor falls from 1 as the range of its returns grows
 
 
@@ -246,8 +246,8 @@ class Seeking(NamedTuple):
 def entropy_weight(seeking: Seeking, paid: Array, policy: Policy) -> Array:
     """[] the weight of a policy's entropy: `policy.entropy` as far as its task pays.
 
-    While nothing pays, it follows the mean |advantage|. That of a task which hardly differs yet is
-    tiny: with a constant weight its policy would be uniform.
+    While nothing pays, it follows the mean |advantage|. A task that hardly pays yet has tiny
+    advantages: with a constant weight its policy would be uniform.
 
     Args:
       paid: [] in [0, 1], see `earned`.

@@ -19,8 +19,9 @@ from dtc.world_model import latent, rssm
 TIMES = (2.0, 8.0, 32.0, 128.0)
 
 FOLLOWED = 4  # actions of a dream that are executed before the next plan
-STINT = 64.0  # of `explore`: mean number of steps after which it is drawn anew which policy acts
-TRIED, TRIED_FOR_REWARD = 1 / 8, 1 / 2  # how often the task policy: no reward is known, one is
+# Of `explore`, where two policies take turns
+STINT = 64.0  # mean number of steps until it is drawn anew which of them acts
+TRIED, TRIED_FOR_REWARD = 1 / 8, 1 / 2  # chance of the task policy: before a reward is known, after
 
 
 class Plan(NamedTuple):

@@ -3,8 +3,8 @@
 Novelty changes faster than an actor learns, so the actor lags behind what its own dreams show. The
 best of a few dreams from where the agent is does not: model-predictive control by random shooting,
 with the policy's own actions and its critic's value where dreams stop (Lowrey et al. 2019, "Plan
-online, learn offline", arXiv:1811.01848). Half of the dreams begin with any action, since a policy
-that is sure of one would show no other.
+online, learn offline", arXiv:1811.01848). Half of the dreams begin with a random action. Otherwise,
+if the policy is sure of one action, no dream would show another.
 """
 
 import jax
@@ -22,7 +22,7 @@ from dtc.training.algorithm import Acted, ActFn, ActKeys, Seen
 from dtc.world_model import ends, imagination
 from dtc.world_model.imagination import ModelFns
 
-PAYS = 0.1  # what the task has to pay, see `earned`, for no more plans to be made
+PAYS = 0.1  # no plan is made once `earned` has reached it
 
 
 def planned(agent: Agent, act: ActFn) -> ActFn:
@@ -84,14 +84,14 @@ def best_actions(learner: Learner, state: Latent, keys_N: Key, agent: Agent) -> 
 
 
 def with_free_starts(fns: ModelFns, agent: Agent) -> ModelFns:
-    """The functions for `dream.plans` dreams a state; in half, any allowed action comes first."""
+    """The functions for `dream.plans` dreams a state; half begin with a random action."""
     size, num_actions = agent.dream.plans, agent.spec.action.num_classes
     assert num_actions is not None
 
     def policy(state: Latent, mask: Array | None, keys: Key, t: Array) -> Array:
         own = fns.policy(state, mask, keys, t)
-        uniform = jnp.zeros((own.shape[0], num_actions))
-        any_action = sample_action(uniform, mask, folded(keys, 1), agent.spec)
+        equal = jnp.zeros((own.shape[0], num_actions))
+        any_action = sample_action(equal, mask, folded(keys, 1), agent.spec)
         is_free = (t == 0) & (jnp.arange(own.shape[0]) % size < size // 2)
         return jnp.where(is_free, any_action, own)
 
