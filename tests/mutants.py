@@ -517,8 +517,8 @@ MUTANTS = (
     Mutant(
         "predicted_mask_is_unused",
         "dtc/world_model/imagination.py",
-        "action = fns.policy(latent, mask, pairs[:, 1])",
-        "action = fns.policy(latent, None, pairs[:, 1])",
+        "action = fns.policy(latent, mask, pairs[:, 1], t)",
+        "action = fns.policy(latent, None, pairs[:, 1], t)",
         "test_a_dream_takes_only_actions_that_its_predicted_mask_allows",
     ),
     Mutant(
@@ -561,7 +561,7 @@ MUTANTS = (
     Mutant(
         "advantage_is_not_centred",
         "dtc/behaviour/targets.py",
-        "weight * (delta[name] - mean_delta) / scale",
+        "weight * (delta[name] - one.mean_delta) / scale",
         "weight * delta[name] / scale",
         "test_a_return_above_the_critic_that_all_actions_share_does_not_train_the_actor",
     ),

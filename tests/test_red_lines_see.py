@@ -127,17 +127,25 @@ def summed_everywhere(tree, *axes):
         ),
         (curious, {"mesh": faulty_mesh(pmean=mesh.psum)}, "trunk behaviour deviations shares"),
         (curious, {"mesh": faulty_mesh(psum=summed_everywhere)}, "members"),
-        (targets, {"global_percentiles": by_each_device}, "behaviour"),
     ],
-    ids=["draws by device", "sums for means", "members averaged", "local percentiles"],
+    ids=["draws by device", "sums for means", "members averaged"],
 )
 def test_a_fault_of_the_curious_agent_is_detected(monkeypatch, module, wrong, parts):
-    low = {"behaviour__intrinsic_floor": 1e-6}  # or the range has no effect in the first update
-    right = gradients(shared("mix", **low))
+    right = gradients(shared("mix"))
     for name, value in wrong.items():
         monkeypatch.setattr(module, name, value)
-    faults = red_lines.gradient_faults(gradients(program_of("mix", HOME, **low)), right)
+    faults = red_lines.gradient_faults(gradients(program_of("mix", HOME)), right)
     assert {re.match(r"\.(\w+)", fault)[1] for fault in faults} == set(parts.split())
+
+
+@pytest.mark.slow
+def test_percentiles_of_each_device_are_detected(monkeypatch):
+    """Seen in the metrics: the ranges have no effect on advantages while nothing pays."""
+    reference = red_lines.run_of(shared("mix"), fresh(shared("mix")))
+    monkeypatch.setattr(targets, "global_percentiles", by_each_device)
+    program = program_of("mix", HOME)
+    faults = red_lines.run_faults(red_lines.run_of(program, fresh(program)), reference)
+    assert any("return_p" in fault for fault in faults), faults
 
 
 def by_its_own_device(advantage):
