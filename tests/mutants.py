@@ -118,6 +118,22 @@ MUTANTS = (
     ),
     # Planning
     Mutant(
+        "plans_of_the_first_environments",
+        PLANNING,
+        "* stride + (-ids[0]) % stride",
+        "* stride",
+        "test_some_of_many_environments_plan_from_where_they_are",
+        PLANNING_LAWS,
+    ),
+    Mutant(
+        "all_environments_follow_the_plans_of_some",
+        PLANNING,
+        "(is_due & (ids % stride == 0))",
+        "is_due",
+        "test_some_of_many_environments_plan_from_where_they_are",
+        PLANNING_LAWS,
+    ),
+    Mutant(
         "plan_does_not_move_on",
         PLANNING,
         "jnp.roll(old.actions, -1, axis=1)",

@@ -35,9 +35,9 @@ def rewrite(page: Path, results: Sequence[Result]) -> None:
 
 
 def markdown(results: Sequence[Result], has_controls: bool = False) -> str:
-    """The table, a row for each bar; a legend and notes.
+    """The table, a row for the first bar of each gate; a legend and notes.
 
-    With controls it has a row for each of them, and the gates that were not measured.
+    With controls it has all bars, a row for each control, and the gates that were not measured.
     """
     if not has_controls:
         results = [result for result in results if result.variant == "ours"]
@@ -49,7 +49,7 @@ def markdown(results: Sequence[Result], has_controls: bool = False) -> str:
         of_gate = [result for result in results if result.gate == name]
         if not of_gate and not has_controls:
             continue
-        rows += list(_rows(name, gate, of_gate))
+        rows += list(_rows(name, gate, of_gate, None if has_controls else 1))
         notes += list(_notes(name, of_gate))
     widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
     lines = [_line(heads, widths), _line(["-" * width for width in widths], widths)]
@@ -62,11 +62,13 @@ def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
     return f"| {' | '.join(c.ljust(w) for c, w in zip(cells, widths, strict=True))} |"
 
 
-def _rows(name: str, gate: Gate, results: Sequence[Result]) -> Iterator[list[str]]:
+def _rows(
+    name: str, gate: Gate, results: Sequence[Result], num_bars: int | None
+) -> Iterator[list[str]]:
     """The cells of a gate's rows; what holds for the whole gate stands in its first bar's."""
     steps = [flag.partition("=")[2] for flag in gate.flags if flag.startswith("--steps=")]
     title = ", ".join([name, *(writers.short(int(x)) for x in steps)])
-    for index, bar in enumerate(gate.bars):
+    for index, bar in enumerate(gate.bars[:num_bars]):
         for variant in ("ours", *map(label_of, gate.controls)):
             of_variant = [result for result in results if result.variant == variant]
             seeds = _seeds(bar, of_variant) or "not measured"

@@ -11,6 +11,7 @@ from dtc.algorithms.curious import algorithm, planning
 from dtc.algorithms.curious.acting import Acting, Plan
 from dtc.algorithms.curious.dreams import model_fns
 from dtc.behaviour.targets import ReturnRange
+from dtc.core import mesh
 from dtc.core.nets import Precision
 from dtc.core.types import TimeStep
 from dtc.training.algorithm import Acted, ActKeys, Seen
@@ -28,7 +29,7 @@ KEYS = jax.random.split(jax.random.key(5), N)
 
 def act(learner, acting, seen, keys):
     """Takes the action OWN."""
-    return Acted(acting, jnp.full(N, OWN))
+    return Acted(acting, jnp.full(seen.action.shape, OWN))
 
 
 def seen(first=False, mask=None):
@@ -38,8 +39,8 @@ def seen(first=False, mask=None):
 
 
 def explorer():
-    """The scene whose acting policy seeks nothing but novelty."""
-    return scene(behaviour__mode="explore")
+    """The scene whose acting policy seeks nothing but novelty; every environment plans."""
+    return scene(behaviour__mode="explore", dream__plans=2)
 
 
 @cache
@@ -49,7 +50,7 @@ def calls(first_at=None, mask_at=None, paid=None):
     In call `first_at` episodes begin, in `mask_at` only OWN is allowed. With `paid` the policy
     also serves a task, whose returns have that range.
     """
-    s, made = explorer() if paid is None else scene(behaviour__mode="mix"), []
+    s, made = explorer() if paid is None else scene(behaviour__mode="mix", dream__plans=2), []
     ranges = {
         name: kinds | ({} if paid is None else {"extrinsic": ReturnRange(0.0, jnp.float32(paid))})
         for name, kinds in s.learner.ranges.items()
@@ -103,6 +104,32 @@ def test_no_plan_is_made_once_the_task_pays(paid, made):
     actions, count = calls(paid=paid)
     np.testing.assert_array_equal(actions, every_env(*((0, 1, 1, 2) if made else 4 * [OWN])))
     assert count == made
+
+
+@pytest.mark.parametrize("devices", [1, 2, 4])
+@pytest.mark.parametrize(("plans", "planning_ids"), [(2, range(N)), (4, [0, 2]), (6, [0, 3])])
+def test_some_of_many_environments_plan_from_where_they_are(
+    monkeypatch, plans, planning_ids, devices
+):
+    s = scene(behaviour__mode="explore", dream__plans=plans)
+
+    def best_actions(learner, state, keys, agent):
+        return jnp.repeat(state.deter[:, :1].astype(jnp.int32), 2, 1)
+
+    monkeypatch.setattr(planning, "best_actions", best_actions)
+    planned_act = planning.planned(s.agent, act)
+    where = jnp.arange(N)[:, None] + 10.0  # in place of latents
+    state = jax.tree.map(lambda x: jnp.zeros(x.shape[1:], x.dtype), LATENTS)
+    state = state._replace(deter=jnp.broadcast_to(where, state.deter.shape))
+
+    def body(acting, seen, keys):
+        return planned_act(s.learner, acting, seen, ActKeys(keys, keys)).action
+
+    on_mesh = mesh.make_mesh(devices, 1, jax.devices()[:devices])
+    fn = jax.shard_map(body, mesh=on_mesh, in_specs=mesh.SHARDED, out_specs=mesh.SHARDED)
+    actions = jax.jit(fn)(Acting(state, None, NO_PLAN, None), seen(), KEYS)
+    wanted = [i + 10 if i in planning_ids else OWN for i in range(N)]
+    np.testing.assert_array_equal(actions, wanted)
 
 
 @pytest.mark.parametrize("size", [8, 5])

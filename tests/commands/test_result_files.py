@@ -196,6 +196,11 @@ def test_the_table_has_a_row_for_each_bar_and_each_control(walk, codes, note):
     assert text == TABLE.replace("NOTE", note)
 
 
+def test_the_short_table_has_the_first_bar_of_each_gate(walk):
+    text = result_table.markdown([result(**{"return": 65.52, "seen": 0.969})])
+    assert "| 65.5 " in text and "states seen" not in text
+
+
 def test_gates_without_results_are_in_the_table_with_controls_alone(walk, monkeypatch):
     monkeypatch.setattr(result_table, "GATES", {"walk": WALK, "run": WALK})
     shown = [result_table.markdown([result(**{"return": 7})], full) for full in (False, True)]

@@ -45,6 +45,7 @@ class Agent:
     trunk: rssm.Trunk
     member: Member
     num_members: int
+    num_envs: int
     novelty: Novelty
     replay: ReplayConfig
     curiosity: CuriosityConfig
@@ -70,6 +71,15 @@ class Agent:
         Of a box, the noise of dreamed actions has no memory, so that no dream goes far.
         """
         return self.acting.is_curious and self.spec.is_discrete and self.dream.plans > 0
+
+    @property
+    def plan_stride(self) -> int:
+        """One in so many environments plans: a plan takes at most the steps of an update's dreams.
+
+        These are the shortest, so that many environments beside few dreams stay cheap.
+        """
+        steps = self.num_envs * self.dream.plans * self.dream.chunk
+        return -(-steps // (self.dream.starts * self.dream.horizons[0]))
 
     @property
     def task(self) -> Policy:
@@ -155,6 +165,7 @@ def make(cfg: Any, spec: EnvSpec, precision: Precision, novelty: Novelty) -> Age
         trunk=trunk,
         member=Member(trunk.cfg, precision, trunk.cells),
         num_members=cfg.ensemble.members,
+        num_envs=cfg.env.num_envs,
         novelty=novelty,
         replay=cfg.replay,
         curiosity=cfg.curiosity,

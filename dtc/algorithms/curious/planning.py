@@ -17,6 +17,7 @@ from dtc.algorithms.curious.agent import Agent, Learner
 from dtc.algorithms.curious.dreams import model_fns, rewards_of
 from dtc.behaviour.policy import sample_action
 from dtc.behaviour.targets import Rollout, earned, worth
+from dtc.core import mesh
 from dtc.core.types import Array, Key, Latent
 from dtc.training.algorithm import Acted, ActFn, ActKeys, Seen
 from dtc.world_model import ends, imagination
@@ -28,8 +29,9 @@ PAYS = 0.1  # no plan is made once `earned` has reached it
 def planned(agent: Agent, act: ActFn) -> ActFn:
     """The acting function `act` with the actions of dreams instead of its own.
 
-    All environments plan in the same calls, and follow the plan until the next one, the end of the
-    episode or, for one step, a mask that forbids its action.
+    All environments that plan do so in the same calls, and follow the plan until the next one, the
+    end of the episode or, for one step, a mask that forbids its action. They are those whose id is
+    a multiple of `Agent.plan_stride`, on any mesh.
     """
 
     def planned_act(learner: Learner, acting: Acting, seen: Seen, keys: ActKeys) -> Acted:
@@ -40,12 +42,15 @@ def planned(agent: Agent, act: ActFn) -> ActFn:
         steps = old.actions.shape[1]
         seeks = earned(learner.ranges[agent.acting.name]) < PAYS
         is_due = seeks & (old.calls[0] % steps == 0)
-        actions = lax.cond(
-            is_due,
-            lambda: best_actions(learner, acted.acting.latent, dreams, agent)[:, :steps],
-            lambda: jnp.roll(old.actions, -1, axis=1),
-        )
-        holds = is_due | (old.holds & ~seen.timestep.first)
+        ids, stride = mesh.global_ids(old.calls.shape[0]), agent.plan_stride
+        rows = jnp.arange(-(-ids.shape[0] // stride)) * stride + (-ids[0]) % stride
+
+        def next_plans() -> Array:
+            state, keys = jax.tree.map(lambda x: x[rows], (acted.acting.latent, dreams))
+            return old.actions.at[rows].set(best_actions(learner, state, keys, agent)[:, :steps])
+
+        actions = lax.cond(is_due, next_plans, lambda: jnp.roll(old.actions, -1, axis=1))
+        holds = (is_due & (ids % stride == 0)) | (old.holds & ~seen.timestep.first)
         follows, mask = holds, seen.timestep.action_mask
         if mask is not None:  # the dream's own is a prediction
             follows &= jnp.take_along_axis(mask, actions[:, :1], 1)[:, 0]
