@@ -209,18 +209,17 @@ def _weight_and_scale(
     That is the slow range of returns, or a floor. A tiny range of the task's returns may be costs
     on the way to a reward that nobody has found yet, so they are divided by nearly 1.
 
-    While nothing pays, novelty's advantages are divided by their own spread. The returns rise many
-    times where a rare place is found, and fall as soon as it is known. Divided by the slow range,
-    advantages would be tiny then, and the optimiser, which remembers large gradients, would hardly
-    move.
+    Novelty beside a task is raw. While nothing pays, its advantages are divided by their own
+    spread: its returns rise many times where a rare place is found, and fall as soon as it is
+    known. Divided by the slow range, advantages would be tiny then, and the optimiser, which
+    remembers large gradients, would hardly move.
     """
     weight, floor = jnp.asarray(kind.weight), jnp.asarray(kind.floor)
-    if kind.fades:
-        weight = weight * (1.0 - boredom * paid)
     if kind.name == "extrinsic":
         floor = jnp.maximum(floor, 1.0 - FALL * paid)
     scale = jnp.maximum(floor, followed.new.high - followed.new.low)
-    if kind.name == "intrinsic":
+    if kind.fades:
+        weight = weight * (1.0 - boredom * paid)
         own = SPREADS * jnp.maximum(followed.spread, LEAST_SPREAD)
         scale = paid * scale + (1.0 - paid) * own
     return weight, scale
