@@ -697,6 +697,14 @@ MUTANTS = (
         "tests/behaviour/test_targets.py",
     ),
     Mutant(
+        "spread_divides_relative_novelty",
+        "dtc/behaviour/targets.py",
+        "if kind.fades:",
+        'if kind.name == "intrinsic":',
+        "test_the_gradients_from_dreams_equal_the_equations",
+        "tests/algorithms/test_composition.py",
+    ),
+    Mutant(
         "novelty_that_fell_moves_nothing",
         "dtc/behaviour/targets.py",
         "scale = paid * scale + (1.0 - paid) * own",

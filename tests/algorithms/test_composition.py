@@ -819,8 +819,6 @@ def lesson_equations(s: Scene, name: str):
         low, high = old.low + rate * (low - old.low), old.high + rate * (high - old.high)
         delta = ret - now
         scale = max(kind.floor, high - low)
-        if policy.is_relative:  # it earns nothing
-            scale = targets.SPREADS * delta[runs].std()
         returns[kind.name], advantage = (
             ret,
             advantage + kind_weight * (delta - delta[runs].mean()) / scale,
