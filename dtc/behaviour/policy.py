@@ -19,7 +19,7 @@ class Reward:
     weight: float
     discount: float
     floor: float  # smallest return range that divides the advantage
-    fades: bool = False  # boredom takes from its weight
+    fades: bool = False  # beside a task: boredom lowers its weight, see targets.py
 
 
 @dataclass(frozen=True)

@@ -209,10 +209,11 @@ def _weight_and_scale(
     That is the slow range of returns, or a floor. A tiny range of the task's returns may be costs
     on the way to a reward that nobody has found yet, so they are divided by nearly 1.
 
-    Novelty beside a task is raw. While nothing pays, its advantages are divided by their own
-    spread: its returns rise many times where a rare place is found, and fall as soon as it is
-    known. Divided by the slow range, advantages would be tiny then, and the optimiser, which
-    remembers large gradients, would hardly move.
+    Where novelty is sought beside a task (`kind.fades`), its advantages are divided by their own
+    spread while nothing pays. Its returns rise many times where a rare place is found, and fall as
+    soon as the place is known. Divided by the slow range, advantages would be tiny then, and the
+    optimiser, which remembers large gradients, would hardly move. The explorer's novelty is
+    relative to its running mean and keeps the range.
     """
     weight, floor = jnp.asarray(kind.weight), jnp.asarray(kind.floor)
     if kind.name == "extrinsic":

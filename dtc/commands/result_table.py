@@ -49,7 +49,7 @@ def markdown(results: Sequence[Result], has_controls: bool = False) -> str:
         of_gate = [result for result in results if result.gate == name]
         if not of_gate and not has_controls:
             continue
-        rows += list(_rows(name, gate, of_gate, None if has_controls else 1))
+        rows += list(_rows(name, gate, of_gate, gate.bars if has_controls else gate.bars[:1]))
         notes += list(_notes(name, of_gate))
     widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
     lines = [_line(heads, widths), _line(["-" * width for width in widths], widths)]
@@ -63,12 +63,12 @@ def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def _rows(
-    name: str, gate: Gate, results: Sequence[Result], num_bars: int | None
+    name: str, gate: Gate, results: Sequence[Result], bars: Sequence[Bar]
 ) -> Iterator[list[str]]:
-    """The cells of a gate's rows; what holds for the whole gate stands in its first bar's."""
+    """The cells of the rows of some bars; what holds for the whole gate stands in the first's."""
     steps = [flag.partition("=")[2] for flag in gate.flags if flag.startswith("--steps=")]
     title = ", ".join([name, *(writers.short(int(x)) for x in steps)])
-    for index, bar in enumerate(gate.bars[:num_bars]):
+    for index, bar in enumerate(bars):
         for variant in ("ours", *map(label_of, gate.controls)):
             of_variant = [result for result in results if result.variant == variant]
             seeds = _seeds(bar, of_variant) or "not measured"

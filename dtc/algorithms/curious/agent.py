@@ -74,9 +74,10 @@ class Agent:
 
     @property
     def plan_stride(self) -> int:
-        """One in so many environments plans: a plan takes at most the steps of an update's dreams.
+        """One environment in this many plans.
 
-        These are the shortest, so that many environments beside few dreams stay cheap.
+        It is the smallest number with which the dreams of all plans made in one call have at most
+        as many steps as the dreams of one update at the shortest horizon.
         """
         steps = self.num_envs * self.dream.plans * self.dream.chunk
         return -(-steps // (self.dream.starts * self.dream.horizons[0]))

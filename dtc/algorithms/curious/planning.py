@@ -29,9 +29,9 @@ PAYS = 0.1  # no plan is made once `earned` has reached it
 def planned(agent: Agent, act: ActFn) -> ActFn:
     """The acting function `act` with the actions of dreams instead of its own.
 
-    All environments that plan do so in the same calls, and follow the plan until the next one, the
-    end of the episode or, for one step, a mask that forbids its action. They are those whose id is
-    a multiple of `Agent.plan_stride`, on any mesh.
+    Environments whose global id is a multiple of `Agent.plan_stride` plan, all in the same calls.
+    Each follows its plan until the next one, the end of the episode or, for one step, a mask that
+    forbids its action.
     """
 
     def planned_act(learner: Learner, acting: Acting, seen: Seen, keys: ActKeys) -> Acted:
@@ -43,6 +43,7 @@ def planned(agent: Agent, act: ActFn) -> ActFn:
         seeks = earned(learner.ranges[agent.acting.name]) < PAYS
         is_due = seeks & (old.calls[0] % steps == 0)
         ids, stride = mesh.global_ids(old.calls.shape[0]), agent.plan_stride
+        # Where the last row does not exist, JAX reads the last one that does, and writes nothing
         rows = jnp.arange(-(-ids.shape[0] // stride)) * stride + (-ids[0]) % stride
 
         def next_plans() -> Array:
