@@ -723,9 +723,17 @@ MUTANTS = (
     Mutant(
         "progress_has_no_error",
         "dtc/curiosity/drive.py",
-        "jnp.maximum(cfg.threshold, ERRORS * error)",
-        "cfg.threshold",
+        "jnp.maximum(material(peak / size, cfg), ERRORS * error)",
+        "material(peak / size, cfg)",
         "test_noise_does_not_change_how_fast_boredom_rises",
+        "tests/curiosity/test_drive.py",
+    ),
+    Mutant(
+        "progress_counts_alike_where_little_is_left_to_learn",
+        "dtc/curiosity/drive.py",
+        "material(peak / size, cfg)",
+        "cfg.threshold",
+        "test_what_is_known_well_stays_boring_while_its_novelty_wavers",
         "tests/curiosity/test_drive.py",
     ),
     Mutant(

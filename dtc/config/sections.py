@@ -190,7 +190,7 @@ class CuriosityConfig:
     fast_rate: float = setting(0.1, RATE, unit="per update", help="rate of C_fast, of novelty")
     slow_rate: float = setting(0.01, RATE, unit="per update", help="rate of C_slow, of novelty")
     threshold: float = setting(
-        0.1, NATURAL, help="smallest competence or surprise that counts as a change of novelty"
+        0.1, NATURAL, help="smallest competence or surprise that counts, at the peak of novelty"
     )
     novel_share: float = setting(
         0.1, SHARE, help="boredom falls while more than this share of the new data is novel"

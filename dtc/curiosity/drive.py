@@ -57,9 +57,9 @@ def update(
 
     competence = relu(C_slow - C_fast) / C_slow and surprise = relu(C_fast - C_slow) / C_slow do not
     depend on the scale of novelty. An update is boring if neither is both material (above
-    `curiosity.threshold`) and significant (above ERRORS standard errors), so that nothing is being
-    learned and nothing new is being met, and if few of the new data are novel. Boredom rises in
-    boring updates and falls in others. It does not rise while the task pays nothing.
+    `material`) and significant (above ERRORS standard errors), so that nothing is being learned and
+    nothing new is being met, and if few of the new data are novel. Boredom rises in boring updates
+    and falls in others. It does not rise while the task pays nothing.
 
     Args:
       novelty: [] mean novelty of the replayed frontier half, over all devices.
@@ -74,7 +74,8 @@ def update(
     spread = ema_from_start(state.spread, unexpected, cfg.slow_rate, t - 1).astype(dtype)
     size = jnp.where(slow == 0, 1, jnp.abs(slow))
     progress, error = (slow - fast) / size, standard_error(spread, cfg) / size
-    is_still = jnp.abs(progress) <= jnp.maximum(cfg.threshold, ERRORS * error)
+    peak = jnp.maximum(state.peak, jnp.abs(fast))
+    is_still = jnp.abs(progress) <= jnp.maximum(material(peak / size, cfg), ERRORS * error)
     is_boring = is_still & (novel_share <= cfg.novel_share)
     drift = jnp.where(is_boring, stake * cfg.boredom_up, -cfg.boredom_down).astype(dtype)
     boredom = jnp.clip(state.boredom + jnp.where(t > cfg.warmup, drift, 0), 0, 1)
@@ -89,8 +90,17 @@ def update(
         boredom=boredom,
         bucket=bucket,
     )
-    peak = jnp.maximum(state.peak, jnp.abs(fast))
     return CuriosityState(fast, slow, spread, peak, t, boredom, bucket), info
+
+
+def material(fall: Array, cfg: CuriosityConfig) -> Array:
+    """[] the progress that counts when the largest C_fast is `fall` times C_slow.
+
+    It is `curiosity.threshold` while novelty is at its largest, 3.2 times that at a hundredth of
+    it: where little is left to learn, what the policy does next changes the mean more than learning
+    does.
+    """
+    return cfg.threshold * jnp.sqrt(jnp.sqrt(fall))
 
 
 def standard_error(spread: Array, cfg: CuriosityConfig) -> Array:

@@ -26,7 +26,7 @@ def run(novelty_T, cfg=CFG, buckets=BUCKETS, novel_share=0.0, stake=1.0):
 
 
 def numpy_run(novelty_T, cfg=CFG):
-    fast = slow = spread = boredom = 0.0
+    fast = slow = spread = boredom = peak = 0.0
     a, b = cfg.fast_rate, cfg.slow_rate
     # Variance of C_slow - C_fast over that of the noise, from the weights of each past sample.
     age = np.arange(5000)
@@ -39,9 +39,11 @@ def numpy_run(novelty_T, cfg=CFG):
         fast += max(a, 1 / t) * (x - fast)
         slow += max(b, 1 / t) * (x - slow)
         error = np.sqrt(spread * of_difference / of_surprise) / slow
+        peak = max(peak, fast)
+        material = cfg.threshold * (peak / slow) ** 0.25
         competence, surprise = max(slow - fast, 0) / slow, max(fast - slow, 0) / slow
         if t > cfg.warmup:
-            boring = max(competence, surprise) <= max(cfg.threshold, drive.ERRORS * error)
+            boring = max(competence, surprise) <= max(material, drive.ERRORS * error)
             boredom = np.clip(boredom + (cfg.boredom_up if boring else -cfg.boredom_down), 0, 1)
         result.append((competence, surprise, error, boredom))
     return np.array(result).T
@@ -170,6 +172,16 @@ def test_nothing_is_boring_while_much_is_novel():
     novelty_T, limit = np.ones(CFG.warmup + 400), CFG.novel_share
     assert run(novelty_T, novel_share=1.01 * limit).boredom[-1] == 0
     assert run(novelty_T, novel_share=limit).boredom[-1] > 0.3
+
+
+@pytest.mark.parametrize("scale", [1e-4, 1.0, 1e4])
+def test_what_is_known_well_stays_boring_while_its_novelty_wavers(scale):
+    fall_T = np.exp(-np.arange(1000) / 200)
+    waver_T = 1 + 0.3 * np.sin(np.arange(1000) * 2 * np.pi / 250)
+    at_peak = run(scale * waver_T)
+    known = run(scale * np.concatenate([fall_T, fall_T[-1] * waver_T]))
+    assert at_peak.boredom[-1] < 0.1 and known.boredom[-1] > 0.5
+    assert known.competence[1000:].max() > CFG.threshold
 
 
 def test_boredom_rises_in_proportion_to_what_is_at_stake():
