@@ -747,8 +747,8 @@ MUTANTS = (
     Mutant(
         "a_reward_free_policy_is_never_bored",
         LEARN,
-        "paid[agent.task.name],\n        agent.curiosity",
-        "paid[agent.acting.name],\n        agent.curiosity",
+        "paid[agent.task.name] / PAYS, 1.0),\n        agent.curiosity",
+        "paid[agent.acting.name] / PAYS, 1.0),\n        agent.curiosity",
         "test_an_explorer_is_bored_as_far_as_its_task_pays",
     ),
     Mutant(

@@ -1060,8 +1060,8 @@ def test_competence_follows_the_novelty_of_the_frontier_half():
         np.testing.assert_allclose(getattr(new, name), expected, rtol=1e-6)
 
 
-@pytest.mark.parametrize("paid", [0.0, 0.25, 1.0])
-def test_an_explorer_is_bored_as_far_as_its_task_pays(paid):
+@pytest.mark.parametrize("paid, stake", [(0.0, 0.0), (0.025, 0.25), (0.1, 1.0), (0.5, 1.0)])
+def test_an_explorer_is_bored_as_far_as_its_task_pays(paid, stake):
     s = explorer()
     grads, info = given_gradients(s)
     returns = {"extrinsic": targets.ReturnRange(jnp.float32(1.0), jnp.float32(1.0 + paid))}
@@ -1072,7 +1072,7 @@ def test_an_explorer_is_bored_as_far_as_its_task_pays(paid):
     curiosity = s.learner.curiosity._replace(**still, updates=jnp.int32(10_000))
     learned, _ = update_fn()(s.learner._replace(curiosity=curiosity), s.ring, grads, info)
     rise = float(learned.learner.curiosity.boredom) - 0.5
-    assert rise == pytest.approx(paid * s.agent.curiosity.boredom_up, abs=1e-6)
+    assert rise == pytest.approx(stake * s.agent.curiosity.boredom_up, abs=1e-6)
 
 
 def test_a_bored_agent_has_shorter_dreams():

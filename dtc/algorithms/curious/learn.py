@@ -29,7 +29,7 @@ from dtc.algorithms.curious.model import (
 )
 from dtc.behaviour.networks import update_slow
 from dtc.behaviour.policy import Policy, kl
-from dtc.behaviour.targets import ReturnRange, Seeking, earned, follow_entropy
+from dtc.behaviour.targets import PAYS, ReturnRange, Seeking, earned, follow_entropy
 from dtc.core import mesh, metrics, normalizer, optimizer
 from dtc.core.keys import Draws
 from dtc.core.metrics import LEAST, Metrics
@@ -159,7 +159,7 @@ def learn(
         learner.curiosity,
         scalars["curiosity/novelty"],
         scalars["curiosity/novel_share"],
-        paid[agent.task.name],
+        jnp.minimum(paid[agent.task.name] / PAYS, 1.0),
         agent.curiosity,
         len(agent.dream.horizons),
     )

@@ -16,14 +16,12 @@ from dtc.algorithms.curious.acting import Acting, Plan, folded
 from dtc.algorithms.curious.agent import Agent, Learner
 from dtc.algorithms.curious.dreams import model_fns, rewards_of
 from dtc.behaviour.policy import sample_action
-from dtc.behaviour.targets import Rollout, earned, worth
+from dtc.behaviour.targets import PAYS, Rollout, earned, worth
 from dtc.core import mesh
 from dtc.core.types import Array, Key, Latent
 from dtc.training.algorithm import Acted, ActFn, ActKeys, Seen
 from dtc.world_model import ends, imagination
 from dtc.world_model.imagination import ModelFns
-
-PAYS = 0.1  # no plan is made once `earned` has reached it
 
 
 def planned(agent: Agent, act: ActFn) -> ActFn:
