@@ -32,6 +32,7 @@ def get_config() -> ml_collections.ConfigDict:
     config.optimizer.update(
         rate_units=0, actor_kl=0.0, warmup=1000, behaviour_warmup=1000, model_decay=0
     )
+    config.optimizer.update_clip = 0.0
     config.replay.prefill = 66
     config.run.collect_steps = 2
     return config

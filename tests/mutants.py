@@ -721,6 +721,22 @@ MUTANTS = (
         "tests/behaviour/test_targets.py",
     ),
     Mutant(
+        "a_calm_head_turns_over_in_one_update",
+        "dtc/core/optimizer.py",
+        "clip_by_rms(scaled, cfg.update_clip, cfg.split) if cfg.update_clip else scaled",
+        "scaled",
+        "test_a_large_gradient_after_a_calm_time_moves_a_tensor_little",
+        "tests/core/test_optimizer.py",
+    ),
+    Mutant(
+        "each_device_clips_the_updates_of_its_slice_alone",
+        "dtc/core/optimizer.py",
+        "slices.mean(squares) if is_cut else squares",
+        "squares",
+        "test_an_optimiser_in_slices_makes_the_same_updates",
+        "tests/core/test_sliced_state.py",
+    ),
+    Mutant(
         "progress_has_no_error",
         "dtc/curiosity/drive.py",
         "jnp.maximum(material(peak / size, cfg), ERRORS * error)",

@@ -322,6 +322,7 @@ class OptimizerConfig:
         unit="updates",
         help="the trunk's learning rate falls as 1/sqrt(update) after this many; 0: never",
     )
+    update_clip: float = setting(2.0, NATURAL, help="largest RMS of a scaled gradient; 0: no limit")
     split: bool = setting(
         False, help="devices along the mesh axis `data` keep a slice of the state each, not all"
     )

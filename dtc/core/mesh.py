@@ -132,18 +132,18 @@ def _varying_axes(x: Array) -> frozenset[str]:
     return frozenset(kind.manual_axis_type.varying)
 
 
-def vary(tree: PyTree) -> PyTree:
-    """`tree` typed as varying over both axes; no data moves.
+def vary(tree: PyTree, *axes: str) -> PyTree:
+    """`tree` typed as varying over `axes`, by default over both; no data moves.
 
     Apply it to float32 parameters *before* any cast. Otherwise JAX sums the gradient of a
     replicated parameter over the devices and, if the cast to bf16 came first, does so in bf16.
     """
-    axes = manual_axes()
-    if not axes:
+    present = tuple(a for a in manual_axes() if a in (axes or AXES))
+    if not present:
         return tree
 
     def one(x: Array) -> Array:
-        missing = tuple(a for a in axes if a not in _varying_axes(x))
+        missing = tuple(a for a in present if a not in _varying_axes(x))
         return lax.pcast(x, missing, to="varying") if missing else x
 
     return jax.tree.map(one, tree)

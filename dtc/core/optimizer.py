@@ -1,4 +1,4 @@
-"""DreamerV3's optimiser: clipping by parameter norm, then LaProp with a warm-up.
+"""DreamerV3's optimiser: clipping by parameter norm, then LaProp with a warm-up and a limit.
 
 The update does not depend on the scale of the gradient. A wrong factor in a loss therefore leaves
 the parameters as they are, and tests compare raw gradients.
@@ -49,6 +49,29 @@ def clip_by_parameter_norm(clip: float, floor: float) -> optax.GradientTransform
     return optax.stateless(lambda grads, params: jax.tree.map(one, grads, params))
 
 
+def clip_by_rms(
+    tx: optax.GradientTransformation, largest: float, is_cut: bool
+) -> optax.GradientTransformation:
+    """`tx` with updates of a tensor scaled down to a root mean square of at most `largest`.
+
+    Update clipping (Shazeer and Stern 2018, section 6). Divided by their own RMS, gradients of a
+    tensor have a root mean square of about 1. After a calm time the first large one has up to
+    sqrt(1 / (1 - BETA2)) = 32, and a head that was never wrong would turn over in one update.
+
+    Args:
+      is_cut: the updates are this device's slices of the tensors.
+    """
+
+    def update(grads: PyTree, state: PyTree, params: PyTree = None) -> tuple[PyTree, PyTree]:
+        updates, state = tx.update(grads, state, params)
+        squares = jax.tree.map(lambda x: jnp.mean(jnp.square(x)), updates)
+        squares = slices.mean(squares) if is_cut else squares
+        scales = jax.tree.map(lambda x: jnp.maximum(1, jnp.sqrt(x) / largest), squares)
+        return jax.tree.map(jnp.divide, updates, scales), state
+
+    return optax.GradientTransformation(tx.init, update)
+
+
 def by_slices(tx: optax.GradientTransformation) -> optax.GradientTransformation:
     """An element-wise `tx` whose state holds this device's slices alone (dtc/core/slices.py)."""
 
@@ -81,8 +104,9 @@ def make(
         fall = jnp.sqrt(jnp.minimum(1.0, decay / n)) if decay else 1.0
         return lr * jnp.minimum(1.0, n / warmup) * fall
 
+    scaled = optax.scale_by_rms(BETA2, EPS, bias_correction=True)
     laprop = (
-        optax.scale_by_rms(BETA2, EPS, bias_correction=True),
+        clip_by_rms(scaled, cfg.update_clip, cfg.split) if cfg.update_clip else scaled,
         optax.ema(BETA1, debias=True),
         optax.scale_by_learning_rate(rate),
     )

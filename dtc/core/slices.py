@@ -38,6 +38,11 @@ def own(tree: PyTree) -> PyTree:
     return jax.tree.map(one, tree)
 
 
+def mean(tree: PyTree) -> PyTree:
+    """Means over the devices of what each has computed from its slices."""
+    return lax.pmean(mesh.vary(tree, AXIS), AXIS) if mesh.axis_size(AXIS) > 1 else tree
+
+
 def whole(slices: PyTree, like: PyTree) -> PyTree:
     """The tensors of which `slices` are this device's slices.
 

@@ -27,9 +27,11 @@ def run(grads_T, params, cfg, lr=1e-2):
 
 
 @pytest.mark.slow
-def test_five_updates_equal_a_numpy_laprop_with_clipping():
-    lr, cfg = 1e-2, OptimizerConfig(warmup=3)
+@pytest.mark.parametrize("update_clip", [0.0, 1.2, 2.0])
+def test_five_updates_equal_a_numpy_laprop_with_clipping(update_clip):
+    lr, cfg = 1e-2, OptimizerConfig(warmup=3, update_clip=update_clip)
     params, grads_T = tree(), [tree() for _ in range(5)]
+    grads_T[3] = jax.tree.map(lambda g: 100 * g, grads_T[3])
     for name, ours in run(grads_T, params, cfg, lr).items():
         p = np.asarray(params[name], np.float64)
         square, average = np.zeros_like(p), np.zeros_like(p)
@@ -38,6 +40,8 @@ def test_five_updates_equal_a_numpy_laprop_with_clipping():
             g = g * min(1, 0.3 * max(1e-3, np.linalg.norm(p)) / max(np.linalg.norm(g), 1e-30))
             square = 0.999 * square + 0.001 * g**2
             scaled = g / np.sqrt(square / (1 - 0.999**t) + 1e-20)
+            if update_clip:
+                scaled /= max(1, np.sqrt(np.square(scaled).mean()) / update_clip)
             average = 0.9 * average + 0.1 * scaled
             p = p - lr * min(1, t / 3) * average / (1 - 0.9**t)
         np.testing.assert_allclose(ours, p, rtol=1e-4, atol=1e-6)
@@ -102,6 +106,22 @@ def test_unclipped_updates_do_not_depend_on_the_scale_of_the_gradient(scale, mon
     scaled_T = jax.tree.map(lambda g: scale * g, grads_T)
     one, other = run(grads_T, params, cfg), run(scaled_T, params, cfg)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), one, other)
+
+
+def test_a_large_gradient_after_a_calm_time_moves_a_tensor_little():
+    calm = jax.tree.map(lambda g: 1e-6 * g, [tree() for _ in range(200)])
+    moved = []
+    for update_clip in (0.0, 2.0):
+        cfg, params = OptimizerConfig(warmup=0, update_clip=update_clip), tree()
+        before, after = (run(grads_T, params, cfg)["kernel"] for grads_T in (calm, [*calm, tree()]))
+        moved.append(float(jnp.sqrt(jnp.mean(jnp.square(after - before)))) / 1e-2)
+    assert moved[0] > 1.0 and moved[1] < 0.5  # the mean of ten updates takes a tenth of each
+
+
+def test_gradients_that_stay_as_large_as_they_were_are_never_scaled_down():
+    grads_T, params = [tree() for _ in range(50)], tree()
+    one, other = (run(grads_T, params, OptimizerConfig(update_clip=x)) for x in (0.0, 2.0))
+    jax.tree.map(np.testing.assert_array_equal, one, other)
 
 
 @pytest.mark.parametrize("size", [0.0, 1e-20, 1e-30])
