@@ -56,7 +56,7 @@ def test_slices_of_all_devices_make_the_tensors(shape):
 
 def updated(shape, is_split):
     """Parameters after three updates, and the optimiser's state."""
-    cfg = OptimizerConfig(warmup=2, split=is_split, update_clip=0.7)
+    cfg = OptimizerConfig(warmup=2, split=is_split, update_clip=0.5)
     tx = optimizer.make(1e-2, cfg)
     whole = optimizer.make(1e-2, cfg).init(PARAMS)
     specs = jax.tree.map(lambda x: slices.spec(x.shape, shape[0] if is_split else 1), whole)
@@ -79,7 +79,7 @@ def test_an_optimiser_in_slices_makes_the_same_updates(shape):
     params, state, info = updated(shape, True)
     for found, wanted in ((params, updated((1, 1), False)[0]), (info, updated((1, 1), False)[2])):
         for x, y in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
-            np.testing.assert_allclose(x, y, rtol=2e-6, atol=1e-8)
+            np.testing.assert_allclose(x, y, rtol=2e-6)
     here = sum(x.addressable_shards[0].data.size for x in jax.tree.leaves(state))
     assert here < sum(x.size for x in jax.tree.leaves(state)) / 2 + 30  # bias and scale are whole
 
