@@ -29,10 +29,8 @@ def get_config() -> ml_collections.ConfigDict:
     config.optimizer.update(
         model_lr=4e-5, member_lr=4e-5, actor_lr=4e-5, explore_lr=4e-5, critic_lr=4e-5
     )
-    config.optimizer.update(
-        rate_units=0, actor_kl=0.0, warmup=1000, behaviour_warmup=1000, model_decay=0
-    )
-    config.optimizer.update_clip = 0.0
+    config.optimizer.update(warmup=1000, behaviour_warmup=1000, model_decay=0)
+    config.optimizer.update(rate_units=0, actor_kl=0.0, update_clip=0.0)
     config.replay.prefill = 66
     config.run.collect_steps = 2
     return config

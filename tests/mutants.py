@@ -247,6 +247,13 @@ MUTANTS = (
         "test_an_acting_policy_is_slower_the_more_its_task_pays_and_one_on_the_side_is_not",
     ),
     Mutant(
+        "short_dreams_are_followed_as_far_as_long_ones",
+        LEARN,
+        " * jnp.sqrt(horizon / agent.dream.longest)",
+        "",
+        "test_a_part_of_the_longest_dreams_is_followed_by_its_root_of_a_step",
+    ),
+    Mutant(
         "noise_goes_on_into_the_next_episode",
         f"{AGENT}/acting.py",
         "[None, :, None] * ~first[:, None, None]",

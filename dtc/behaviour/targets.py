@@ -28,7 +28,7 @@ FACTOR_RATE = 0.2  # step of the factor's log, an update and unit of entropy sha
 LEAST_FACTOR = 1e-3  # smallest factor, in units of `Policy.seeking`
 SPREADS = 10.0  # a usual range of novelty's returns, in standard deviations of R - v
 LEAST_SPREAD = 1e-4  # smallest of these standard deviations that divides
-PAYS = 0.1  # of `earned`, from which on a task pays
+PAYS = 0.1  # the task pays once `earned` reaches this
 FALL = 7.0  # how fast the task's floor falls from 1 as the range of its returns grows
 
 

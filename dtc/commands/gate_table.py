@@ -105,7 +105,7 @@ GATES = {
         peers=ON_CARTPOLE,
     ),
     "feeder": Gate(
-        task("feeder_ego", 120_000),  # of the 150k allowed, as many as fit into 30 minutes
+        task("feeder_ego", 120_000),
         measures.returns,
         (
             Bar("return", ">=", 40, 58),

@@ -1,5 +1,6 @@
 """The table of the gates in a Markdown page, from result files."""
 
+import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ BEGIN, END = "<!-- results -->", "<!-- /results -->"
 FULL = "<!-- results and controls -->"  # instead of BEGIN
 COLUMNS = ("gate, steps", "figure", "must", "goal", "random", "minutes", "commit, date")
 SEEDS = 5  # index of the column that holds the seeds' figures
+WIDTH = 100  # of a line of a note
 LEGEND = "`none`: it never happened. Minutes are of training."
 OF_CONTROLS = "A row that names settings is a control: the figure above it, with these settings.\n"
 
@@ -134,12 +136,20 @@ def _origin(results: Sequence[Result]) -> str:
 
 
 def _notes(name: str, results: Sequence[Result]) -> Iterator[str]:
-    """A note, a line a seed, for each variant whose seeds were measured at different commits."""
+    """A note for each variant whose seeds were measured at different commits."""
     for variant in dict.fromkeys(result.variant for result in results):
         seeds = [result for result in results if result.variant == variant]
         if len({result.commit for result in seeds}) == 1:
             continue
         codes = {result.code for result in seeds}
         same = ", all of the same code" if len(codes) == 1 and None not in codes else ""
-        parts = [f"seed {x.seed} at {x.commit or 'unknown'} ({x.date})" for x in seeds]
-        yield ",\n  ".join([f"* `{name}`, {variant}: {parts[0]}", *parts[1:]]) + f"{same}."
+        by_origin: dict[str, list[str]] = {}
+        for x in seeds:
+            origin = f"{x.commit or 'unknown'} ({x.date})"
+            by_origin.setdefault(origin, []).append(str(x.seed))
+        parts = [
+            f"seed{'s' * (len(of) > 1)} {', '.join(of)} at {origin}"
+            for origin, of in by_origin.items()
+        ]
+        text = f"* `{name}`, {variant}: {'; '.join(parts)}{same}."
+        yield textwrap.fill(text, WIDTH, subsequent_indent="  ", break_on_hyphens=False)

@@ -1154,10 +1154,28 @@ def test_an_acting_policy_is_slower_the_more_its_task_pays_and_one_on_the_side_i
     still = {f"{name}/change": jnp.float32(0) for name in rates}
 
     def found(agent):
-        return {p.name: float(learn.step_share(p, rates, still, agent)) for p in agent.policies}
+        longest = jnp.int32(agent.dream.longest)
+        return {
+            p.name: float(learn.step_share(p, rates, still, longest, agent)) for p in agent.policies
+        }
 
     assert found(scene().agent) == pytest.approx({"task": share}, rel=1e-5)
     assert found(explorer().agent) == pytest.approx({"explore": 1.0, "task": 1.0})
+
+
+@pytest.mark.parametrize("paid", [0.0, 1.0])
+@pytest.mark.parametrize("part", [1, 2, 4])
+def test_a_part_of_the_longest_dreams_is_followed_by_its_root_of_a_step(part, paid):
+    rates = {"task": jnp.float32(paid), "explore": jnp.float32(0)}
+    still = {f"{name}/change": jnp.float32(0) for name in rates}
+    for agent in (scene().agent, explorer().agent):
+        longest = agent.dream.longest
+        for policy in agent.policies:
+            whole, short = (
+                float(learn.step_share(policy, rates, still, jnp.int32(h), agent))
+                for h in (longest, longest // part)
+            )
+            assert short == pytest.approx(whole * (longest // part / longest) ** 0.5, rel=1e-5)
 
 
 @pytest.mark.parametrize("size", [0.003, 0.3])
@@ -1168,7 +1186,10 @@ def test_an_actor_takes_the_share_of_its_step_that_changes_its_policy_by_the_lim
     new = jax.tree.map(lambda x, step: x + size * step, old, noise(old, 14))
     changes = s.compiled(learn.policy_changes)(old, new, info)
     nothing = dict.fromkeys(old, jnp.zeros(()))
-    shares = {p.name: learn.step_share(p, nothing, changes, s.agent) for p in s.agent.policies}
+    longest = jnp.int32(s.agent.dream.longest)
+    shares = {
+        p.name: learn.step_share(p, nothing, changes, longest, s.agent) for p in s.agent.policies
+    }
     made = learn.shortened(old, new, shares)
     changed = s.compiled(learn.policy_changes)(old, made, info)
     for name in s.policies:

@@ -165,30 +165,30 @@ def test_a_file_that_is_no_json_is_refused(tmp_path):
 
 
 TABLE = """\
-| gate, steps | figure                 | must  | goal    | random         | seeds 0, 1 | minutes | commit, date       |
-| ----------- | ---------------------- | ----- | ------- | -------------- | ---------- | ------- | ------------------ |
-| walk, 60k   | return                 | >= 40 | >= 58   | 2 (scripted 9) | 65.5, 7    | 3 to 6  | several, see below |
-|             | `novelty=rnd,rate=0.5` |       |         |                | -, 1841    |         | abc1234 2026-11-22 |
-|             | states seen            |       | >= 90 % |                | 96.9 %, -  |         |                    |
-|             | `novelty=rnd,rate=0.5` |       |         |                | -, none    |         |                    |
+| gate, steps | figure                 | must  | goal    | random         | seeds 0, 1, 2     | minutes | commit, date       |
+| ----------- | ---------------------- | ----- | ------- | -------------- | ----------------- | ------- | ------------------ |
+| walk, 60k   | return                 | >= 40 | >= 58   | 2 (scripted 9) | 65.5, 7, 65.5     | 3 to 6  | several, see below |
+|             | `novelty=rnd,rate=0.5` |       |         |                | -, 1841           |         | abc1234 2026-11-22 |
+|             | states seen            |       | >= 90 % |                | 96.9 %, -, 96.9 % |         |                    |
+|             | `novelty=rnd,rate=0.5` |       |         |                | -, none           |         |                    |
 
 A row that names settings is a control: the figure above it, with these settings.
 `none`: it never happened. Minutes are of training.
 
-* `walk`, ours: seed 0 at abc1234 (2026-11-22),
-  seed 1 at def5678 (2026-11-23)NOTE.
+* `walk`, ours: seeds 0, 2 at abc1234 (2026-11-22); seed 1 at def5678 (2026-11-23)NOTE.
 """  # noqa: E501
 
 
 @pytest.mark.parametrize(
     ("codes", "note"),
-    [(("a", "a"), ", all of the same code"), (("a", "b"), ""), ((None, None), "")],
+    [(("a", "a"), ", all of the same\n  code"), (("a", "b"), ""), ((None, None), "")],
 )
 def test_the_table_has_a_row_for_each_bar_and_each_control(walk, codes, note):
     references = {"random": 2.0, "scripted": 9.0, "seen": 0.969}
     results = [
         result(0, code=codes[0], minutes=[3, 4], **{"return": 65.52}, **references),
         result(1, "ours", "def5678", codes[1], "2026-11-23", minutes=6.4, **{"return": 7}),
+        result(2, code=codes[0], minutes=5, **{"return": 65.5}, **references),
         result(1, CONTROL, **{"return": 1841, "seen": None}),
         result(0, "retired=1", **{"return": 5}),
     ]

@@ -152,7 +152,8 @@ def learn(
     moved = policy_changes(learner.params.behaviour, params.behaviour, info, agent)
     scalars = with_shares(metrics.reduce(info.scalars | moved), agent)
     paid = {name: earned(ranges) for name, ranges in info.ranges.items()}
-    taken = {p.name: step_share(p, paid, scalars, agent) for p in agent.policies}
+    horizon = horizon_of(learner, agent)
+    taken = {p.name: step_share(p, paid, scalars, horizon, agent) for p in agent.policies}
     behaviour = shortened(learner.params.behaviour, params.behaviour, taken)
     params = params._replace(behaviour=behaviour)
     curiosity, curious = drive.update(
@@ -168,7 +169,7 @@ def learn(
     scalars |= norms(steps) | {
         f"curiosity/{k}": v for k, v in curious._asdict().items() if k != "bucket"
     }
-    scalars["curiosity/horizon"] = horizon_of(learner, agent)
+    scalars["curiosity/horizon"] = horizon
     scalars["dream/end"] = ends.threshold(learner.ends, agent.dream.end)
     scalars |= {"reward/unit": info.batch.unit.size, "task/earned": paid[agent.task.name]}
     after = Learner(
@@ -235,20 +236,25 @@ def policy_changes(
     return found
 
 
-def step_share(policy: Policy, paid: dict[str, Array], scalars: Metrics, agent: Agent) -> Array:
+def step_share(
+    policy: Policy, paid: dict[str, Array], scalars: Metrics, horizon: Array, agent: Agent
+) -> Array:
     """[] share of an actor's step at `explore_lr` that is taken.
 
     Of the policy that acts, it is a step at `actor_lr` as far as the task pays: a faster one leaves
-    a good action, and the data with it, before its critic knows better. A step changes the policy
-    by `actor_kl` at most: KL is quadratic in small steps, so a share s changes it by s^2 KL.
+    a good action, and the data with it, before its critic knows better. Shorter dreams are fewer
+    data, which an Adam step follows as far; the root of their number makes up for it (Malladi et
+    al. 2022, "On the SDEs and scaling rules for adaptive gradient algorithms"). A step changes the
+    policy by `actor_kl` at most: KL is quadratic in small steps, so a share s changes it by s^2 KL.
 
     Args:
       paid: what each policy earns, see `earned`.
       scalars: metrics, with the KL of the whole step.
+      horizon: [] int32 length of the dreams, in steps.
     """
     cfg, change = agent.optimizer, scalars[f"{policy.name}/change"]
     slowed = paid[policy.name] if policy == agent.acting else jnp.zeros(())
-    share = (cfg.actor_lr / cfg.explore_lr) ** slowed
+    share = (cfg.actor_lr / cfg.explore_lr) ** slowed * jnp.sqrt(horizon / agent.dream.longest)
     if cfg.actor_kl:
         share = jnp.minimum(share, jnp.sqrt(cfg.actor_kl / jnp.maximum(change, cfg.actor_kl)))
     return share
