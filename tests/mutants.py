@@ -249,8 +249,16 @@ MUTANTS = (
     Mutant(
         "short_dreams_are_followed_as_far_as_long_ones",
         LEARN,
-        " * jnp.sqrt(horizon / agent.dream.longest)",
-        "",
+        "return share * jnp.sqrt(horizon / agent.dream.longest)",
+        "return share",
+        "test_a_part_of_the_longest_dreams_is_followed_by_its_root_of_a_step",
+    ),
+    Mutant(
+        "a_limited_step_is_as_long_in_short_dreams",
+        LEARN,
+        "jnp.minimum(share, jnp.sqrt(cfg.actor_kl / jnp.maximum(change, cfg.actor_kl)))",
+        "jnp.minimum(share, jnp.sqrt(cfg.actor_kl / jnp.maximum(change, cfg.actor_kl))"
+        " / jnp.sqrt(horizon / agent.dream.longest))",
         "test_a_part_of_the_longest_dreams_is_followed_by_its_root_of_a_step",
     ),
     Mutant(

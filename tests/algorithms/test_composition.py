@@ -1163,11 +1163,11 @@ def test_an_acting_policy_is_slower_the_more_its_task_pays_and_one_on_the_side_i
     assert found(explorer().agent) == pytest.approx({"explore": 1.0, "task": 1.0})
 
 
-@pytest.mark.parametrize("paid", [0.0, 1.0])
+@pytest.mark.parametrize(("paid", "change"), [(0.0, 0.0), (1.0, 0.0), (0.0, 4.0)])
 @pytest.mark.parametrize("part", [1, 2, 4])
-def test_a_part_of_the_longest_dreams_is_followed_by_its_root_of_a_step(part, paid):
+def test_a_part_of_the_longest_dreams_is_followed_by_its_root_of_a_step(part, paid, change):
     rates = {"task": jnp.float32(paid), "explore": jnp.float32(0)}
-    still = {f"{name}/change": jnp.float32(0) for name in rates}
+    still = {f"{name}/change": jnp.float32(change) for name in rates}
     for agent in (scene().agent, explorer().agent):
         longest = agent.dream.longest
         for policy in agent.policies:

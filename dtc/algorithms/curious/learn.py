@@ -242,10 +242,12 @@ def step_share(
     """[] share of an actor's step at `explore_lr` that is taken.
 
     Of the policy that acts, it is a step at `actor_lr` as far as the task pays: a faster one leaves
-    a good action, and the data with it, before its critic knows better. Shorter dreams are fewer
-    data, which an Adam step follows as far; the root of their number makes up for it (Malladi et
-    al. 2022, "On the SDEs and scaling rules for adaptive gradient algorithms"). A step changes the
-    policy by `actor_kl` at most: KL is quadratic in small steps, so a share s changes it by s^2 KL.
+    a good action, and the data with it, before its critic knows better. A step changes the policy
+    by `actor_kl` at most: KL is quadratic in small steps, so a share s changes it by s^2 KL.
+
+    Shorter dreams are fewer data, which an Adam step follows as far; the root of their number makes
+    up for it (Malladi et al. 2022, "On the SDEs and scaling rules for adaptive gradient
+    algorithms"). The change of the policy is then in proportion to the number of data.
 
     Args:
       paid: what each policy earns, see `earned`.
@@ -254,10 +256,10 @@ def step_share(
     """
     cfg, change = agent.optimizer, scalars[f"{policy.name}/change"]
     slowed = paid[policy.name] if policy == agent.acting else jnp.zeros(())
-    share = (cfg.actor_lr / cfg.explore_lr) ** slowed * jnp.sqrt(horizon / agent.dream.longest)
+    share = (cfg.actor_lr / cfg.explore_lr) ** slowed
     if cfg.actor_kl:
         share = jnp.minimum(share, jnp.sqrt(cfg.actor_kl / jnp.maximum(change, cfg.actor_kl)))
-    return share
+    return share * jnp.sqrt(horizon / agent.dream.longest)
 
 
 def shortened(
