@@ -245,9 +245,11 @@ def step_share(
     a good action, and the data with it, before its critic knows better. A step changes the policy
     by `actor_kl` at most: KL is quadratic in small steps, so a share s changes it by s^2 KL.
 
-    Shorter dreams are fewer data, which an Adam step follows as far; the root of their number makes
-    up for it (Malladi et al. 2022, "On the SDEs and scaling rules for adaptive gradient
-    algorithms"). The change of the policy is then in proportion to the number of data.
+    The shorter the dreams, the fewer steps the gradient is a mean over and the noisier it is, but
+    the optimiser's step stays as long. So the share is multiplied by the root of horizon / longest
+    horizon (the square-root rule of Malladi et al. 2022, "On the SDEs and scaling rules for
+    adaptive gradient algorithms"). A step at the limit changes the policy by `actor_kl` times that
+    ratio.
 
     Args:
       paid: what each policy earns, see `earned`.
