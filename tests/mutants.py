@@ -174,6 +174,21 @@ MUTANTS = (
         PLANNING_LAWS,
     ),
     Mutant(
+        "plan_is_judged_by_the_rarity_that_the_head_tells",
+        PLANNING,
+        "model_fns(agent, learner, policy, counted_rarity)",
+        "model_fns(agent, learner, policy)",
+        "test_the_best_dream_has_the_largest_return_with_the_value_of_its_end",
+        PLANNING_LAWS,
+    ),
+    Mutant(
+        "counted_rarity_forgets_the_action",
+        f"{AGENT}/dreams.py",
+        "chosen = rarity.ACTION * agent",
+        "chosen = 0 * agent",
+        "test_a_plan_s_state_is_as_rare_as_the_counts_of_what_it_decodes_to",
+    ),
+    Mutant(
         "plan_is_made_though_the_task_pays",
         PLANNING,
         "is_due = seeks & (",

@@ -143,13 +143,12 @@ def _notes(name: str, results: Sequence[Result]) -> Iterator[str]:
             continue
         codes = {result.code for result in seeds}
         same = ", all of the same code" if len(codes) == 1 and None not in codes else ""
-        by_origin: dict[str, list[str]] = {}
+        by_commit: dict[str, list[str]] = {}
         for x in seeds:
-            origin = f"{x.commit or 'unknown'} ({x.date})"
-            by_origin.setdefault(origin, []).append(str(x.seed))
+            by_commit.setdefault(x.commit or "unknown", []).append(str(x.seed))
         parts = [
-            f"seed{'s' * (len(of) > 1)} {', '.join(of)} at {origin}"
-            for origin, of in by_origin.items()
+            f"seed{'s' * (len(of) > 1)} {', '.join(of)} at {commit}"
+            for commit, of in by_commit.items()
         ]
         text = f"* `{name}`, {variant}: {'; '.join(parts)}{same}."
         yield textwrap.fill(text, WIDTH, subsequent_indent="  ", break_on_hyphens=False)

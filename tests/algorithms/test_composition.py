@@ -701,6 +701,28 @@ def test_novelty_in_dreams_is_disagreement_times_the_predicted_rarity():
     np.testing.assert_allclose(novelty, plain * np.clip(np.exp(log), 0.001, 1000), rtol=1e-5)
 
 
+def test_a_plan_s_state_is_as_rare_as_the_counts_of_what_it_decodes_to():
+    s = scene()
+    state = jax.tree.map(lambda x: x[0], s.dreamed("task").latent)
+    actions = jnp.zeros(state.ids.shape[0], jnp.int32)
+
+    @jax.jit
+    def counted(state, actions, learner):
+        return dreams.counted_rarity(s.agent, learner, state, actions)
+
+    @jax.jit
+    def shares_of(state):
+        decoded = trunk_losses.decode(s.agent.trunk, s.params.trunk, s.agent.feature(state))
+        x = jnp.concatenate([decoded[k].reshape(len(actions), -1) for k in sorted(decoded)], -1)
+        rows = rarity.taken(rarity.hashed(x, s.agent.spec.action.num_classes), actions)
+        return rarity.shares(rows, jnp.ones(len(actions)))
+
+    known = s.learner._replace(seen=shares_of(state))
+    with_it, with_another = counted(state, actions, known), counted(state, actions + 1, known)
+    assert with_it.max() < 10
+    np.testing.assert_allclose(with_another, rarity.MOST, rtol=1e-5)
+
+
 def test_rows_are_rare_by_what_was_replayed_before_and_then_counted():
     s = scene(replay__candidates=8)
     seen = s.seen

@@ -9,7 +9,7 @@ import pytest
 
 from dtc.algorithms.curious import algorithm, planning
 from dtc.algorithms.curious.acting import Acting, Plan
-from dtc.algorithms.curious.dreams import model_fns
+from dtc.algorithms.curious.dreams import counted_rarity, model_fns
 from dtc.behaviour.targets import ReturnRange
 from dtc.core import mesh
 from dtc.core.nets import Precision
@@ -156,7 +156,8 @@ def dreams_of(s, keys):
     policy, size = s.agent.acting, s.agent.dream.plans
     latent = jax.tree.map(lambda x: jnp.asarray(x[0]), LATENTS)
     end = ends.threshold(s.learner.ends, s.agent.dream.end)
-    fns = planning.with_free_starts(model_fns(s.agent, s.learner, policy), s.agent)
+    fns = model_fns(s.agent, s.learner, policy, counted_rarity)
+    fns = planning.with_free_starts(fns, s.agent)
 
     @jax.jit
     def chunk(latent, key):

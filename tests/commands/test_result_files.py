@@ -175,13 +175,13 @@ TABLE = """\
 A row that names settings is a control: the figure above it, with these settings.
 `none`: it never happened. Minutes are of training.
 
-* `walk`, ours: seeds 0, 2 at abc1234 (2026-11-22); seed 1 at def5678 (2026-11-23)NOTE.
+* `walk`, ours: seeds 0, 2 at abc1234; seed 1 at def5678NOTE.
 """  # noqa: E501
 
 
 @pytest.mark.parametrize(
     ("codes", "note"),
-    [(("a", "a"), ", all of the same\n  code"), (("a", "b"), ""), ((None, None), "")],
+    [(("a", "a"), ", all of the same code"), (("a", "b"), ""), ((None, None), "")],
 )
 def test_the_table_has_a_row_for_each_bar_and_each_control(walk, codes, note):
     references = {"random": 2.0, "scripted": 9.0, "seen": 0.969}

@@ -1,5 +1,6 @@
 """Learning of behaviour: from dreams that start at replayed states, and from replayed returns."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -26,7 +27,10 @@ from dtc.world_model import ends, ensemble, imagination, rssm
 from dtc.world_model.ensemble import Transitions
 from dtc.world_model.imagination import Dreamed, ModelFns
 from dtc.world_model.latent import Feature
+from dtc.world_model.losses import decode
 from dtc.world_model.rssm import Observed
+
+RarityFn = Callable[[Agent, Learner, Latent, Array], Array]
 
 REPLAY_VALUE_SCALE = 0.3  # weight of the replay-value loss (Hafner et al. 2023)
 
@@ -80,7 +84,33 @@ def measure(agent: Agent, members: PyTree, data: Transitions) -> Array:
     return ensemble.measure(agent.member, members, data, agent.num_members, agent.novelty)
 
 
-def novelty_fn(agent: Agent, learner: Learner, state: Latent, action: Array) -> Array:
+def told_rarity(agent: Agent, learner: Learner, state: Latent, action: Array) -> Array:
+    """[n] how rare states and actions [n, ...] are, by the trunk's head."""
+    variables, action = {"params": learner.params.trunk}, agent.action_input(action)
+    log = agent.trunk.apply(variables, agent.feature(state), action, method="log_rarity")
+    return lax.stop_gradient(rarity.limited(jnp.exp(log)))
+
+
+def counted_rarity(agent: Agent, learner: Learner, state: Latent, action: Array) -> Array:
+    """[n] how rarely what states [n, ...] decode to was replayed with discrete actions [n].
+
+    The head generalises: where two things are common, each by itself, it takes both together for
+    common. The counts do not.
+    """
+    assert learner.seen is not None
+    decoded = decode(agent.trunk, learner.params.trunk, agent.feature(state))
+    x = rarity.flat({name: leaf[None] for name, leaf in decoded.items()}, decoded)[0]
+    chosen = rarity.ACTION * agent.action_input(action)
+    return rarity.rarity(learner.seen, rarity.hashed(jnp.concatenate([x, chosen], -1)))
+
+
+def novelty_fn(
+    agent: Agent,
+    learner: Learner,
+    state: Latent,
+    action: Array,
+    rarity_fn: RarityFn = told_rarity,
+) -> Array:
     """[n] intrinsic reward u(s, a) of states and actions [n, ...].
 
     Novelty, or how far it fell, times the rarity of both: where there is nothing to learn, members
@@ -92,13 +122,13 @@ def novelty_fn(agent: Agent, learner: Learner, state: Latent, action: Array) -> 
     if agent.novelty.is_progress:
         novelty = jnp.maximum(measure(agent, learner.slow_members, data) - novelty, 0)
     if agent.trunk.has_rarity:
-        variables = {"params": learner.params.trunk}
-        log = agent.trunk.apply(variables, agent.feature(state), data.action, method="log_rarity")
-        novelty = novelty * lax.stop_gradient(rarity.limited(jnp.exp(log)))
+        novelty = novelty * rarity_fn(agent, learner, state, action)
     return novelty
 
 
-def model_fns(agent: Agent, learner: Learner, policy: Policy) -> ModelFns:
+def model_fns(
+    agent: Agent, learner: Learner, policy: Policy, rarity_fn: RarityFn = told_rarity
+) -> ModelFns:
     """The functions for dreams under a policy.
 
     The novelty of a curious policy's dreams is its intrinsic reward. For other policies, which do
@@ -113,7 +143,7 @@ def model_fns(agent: Agent, learner: Learner, policy: Policy) -> ModelFns:
 
     def novelty(state: Latent, action: Array) -> Array:
         if policy.is_curious:
-            return novelty_fn(agent, learner, state, action)
+            return novelty_fn(agent, learner, state, action, rarity_fn)
         return jnp.zeros(action.shape[0], agent.precision.param)
 
     def mask(state: Latent) -> Array | None:

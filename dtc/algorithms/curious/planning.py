@@ -14,7 +14,7 @@ from jax import lax
 
 from dtc.algorithms.curious.acting import Acting, Plan, folded
 from dtc.algorithms.curious.agent import Agent, Learner
-from dtc.algorithms.curious.dreams import model_fns, rewards_of
+from dtc.algorithms.curious.dreams import counted_rarity, model_fns, rewards_of
 from dtc.behaviour.policy import sample_action
 from dtc.behaviour.targets import PAYS, Rollout, earned, worth
 from dtc.core import mesh
@@ -64,13 +64,14 @@ def planned(agent: Agent, act: ActFn) -> ActFn:
 def best_actions(learner: Learner, state: Latent, keys_N: Key, agent: Agent) -> Array:
     """[N, dream.chunk] actions of the best of `dream.plans` dreams from each state [N, ...].
 
-    They are dreams of the acting policy, judged by the return of novelty.
+    They are dreams of the acting policy, judged by the return of novelty, with the rarity that is
+    counted: what nobody has seen together is a plan away before an actor has learned of it.
     """
     policy, size = agent.acting, agent.dream.plans
     (novelty,) = (kind for kind in policy.rewards if kind.name == "intrinsic")
     keys_NM = jax.vmap(lambda key: jax.random.split(key, size))(keys_N)
     _, dreamed = imagination.dream_chunk(
-        with_free_starts(model_fns(agent, learner, policy), agent),
+        with_free_starts(model_fns(agent, learner, policy, counted_rarity), agent),
         keys_NM.reshape(-1),
         agent.model.groups,
         jax.tree.map(lambda x: jnp.repeat(x, size, 0), state),
