@@ -43,7 +43,7 @@ def walk(monkeypatch):
     monkeypatch.setattr(result_files, "code_hash", lambda: "c0de")
 
 
-def test_the_hash_is_that_of_paths_and_bytes_of_the_code(tmp_path):
+def test_the_hash_is_that_of_paths_and_statements_of_the_code(tmp_path):
     def after(name, text):
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -52,6 +52,7 @@ def test_the_hash_is_that_of_paths_and_bytes_of_the_code(tmp_path):
 
     first = after("dtc/core/a.py", "x = 1\n")
     assert after("dtc/core/a.txt", "x") == after("docs/a.py", "x") == first
+    assert after("dtc/core/a.py", '"""Of x."""\n\nx = 1  # one\n') == first
     seen = [first, after("configs/b.py", ""), after("dtc/core/a.py", "x = 2\n")]
     (tmp_path / "dtc/core/a.py").rename(tmp_path / "dtc/a.py")
     seen += [result_files.code_hash(tmp_path)]

@@ -20,7 +20,7 @@ import pytest
 from dtc.config import settings as config
 from dtc.host import agreement
 from dtc.host.agreement import Calls, Wish, compare, verdict
-from dtc.host.code import code_hash
+from dtc.host.code import code_hash, statements
 
 
 class Store:
@@ -103,6 +103,30 @@ def test_the_record_names_settings_code_versions_and_environment(tmp_path, monke
         "--resume": [False, True],
         "LIBTPU_INIT_ARGS": ["--a=1", "--a=2"],
     }
+
+
+def test_the_digest_of_the_code_sees_neither_comments_nor_docstrings():
+    source = '''"""A module.
+
+Of two lines."""
+# A comment.
+def f(x):  # another
+    """A function."""
+    # A third.
+
+    text = """# no comment,
+    no docstring"""
+    """Of the line above."""
+    return text if x else "#"
+'''
+    assert (
+        statements(source)
+        == '''def f(x):
+    text = """# no comment,
+    no docstring"""
+    return text if x else "#"'''
+    )
+    assert statements("x = 1\n") == "x = 1"
 
 
 def test_the_digest_of_the_code_sees_names_and_texts(tmp_path):
