@@ -30,7 +30,7 @@ from dtc.world_model.latent import Feature
 from dtc.world_model.losses import decode
 from dtc.world_model.rssm import Observed
 
-RarityFn = Callable[[Agent, Learner, Latent, Array], Array]
+RarityFn = Callable[[Agent, Learner, Latent, Array], Array]  # as told_rarity and counted_rarity
 
 REPLAY_VALUE_SCALE = 0.3  # weight of the replay-value loss (Hafner et al. 2023)
 

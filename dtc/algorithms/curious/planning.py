@@ -64,8 +64,8 @@ def planned(agent: Agent, act: ActFn) -> ActFn:
 def best_actions(learner: Learner, state: Latent, keys_N: Key, agent: Agent) -> Array:
     """[N, dream.chunk] actions of the best of `dream.plans` dreams from each state [N, ...].
 
-    They are dreams of the acting policy, judged by the return of novelty, with the rarity that is
-    counted: what nobody has seen together is a plan away before an actor has learned of it.
+    They are dreams of the acting policy, judged by the return of novelty. Rarity is counted, so a
+    plan leads to what nobody has seen as soon as one of the dreams does.
     """
     policy, size = agent.acting, agent.dream.plans
     (novelty,) = (kind for kind in policy.rewards if kind.name == "intrinsic")
