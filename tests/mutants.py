@@ -994,8 +994,8 @@ MUTANTS = (
     Mutant(
         "novelty_is_not_multiplied_by_rarity",
         f"{AGENT}/dreams.py",
-        "novelty * lax.stop_gradient(rarity.limited(jnp.exp(log)))",
-        "novelty",
+        "novelty = novelty * rarity_fn(agent, learner, state, action)",
+        "pass",
         "test_novelty_in_dreams_is_disagreement_times_the_predicted_rarity",
     ),
     Mutant(
