@@ -20,7 +20,7 @@ def code_hash(root: Path, folders: Iterable[str]) -> str:
 
 
 def statements(source: str) -> str:
-    """A module without comments, docstrings and empty lines, none of which change what it does."""
+    """A module without comments, docstrings and empty lines, none of which change a run."""
     tokens = list(tokenize.generate_tokens(io.StringIO(source).readline))
     lines = source.splitlines()
     for token in tokens:

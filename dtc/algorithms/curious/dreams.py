@@ -85,17 +85,17 @@ def measure(agent: Agent, members: PyTree, data: Transitions) -> Array:
 
 
 def told_rarity(agent: Agent, learner: Learner, state: Latent, action: Array) -> Array:
-    """[n] how rare states and actions [n, ...] are, by the trunk's head."""
+    """[n] rarity of states and actions [n, ...], as the trunk's head predicts it."""
     variables, action = {"params": learner.params.trunk}, agent.action_input(action)
     log = agent.trunk.apply(variables, agent.feature(state), action, method="log_rarity")
     return lax.stop_gradient(rarity.limited(jnp.exp(log)))
 
 
 def counted_rarity(agent: Agent, learner: Learner, state: Latent, action: Array) -> Array:
-    """[n] how rarely what states [n, ...] decode to was replayed with discrete actions [n].
+    """[n] rarity of the observations that states [n, ...] decode to, with discrete actions [n].
 
-    The head generalises: where two things are common, each by itself, it takes both together for
-    common. The counts do not.
+    It is computed from the counts of replayed rows. The head generalises: if two features are each
+    common, it predicts that their combination is common too, even if it was never seen.
     """
     assert learner.seen is not None
     decoded = decode(agent.trunk, learner.params.trunk, agent.feature(state))
