@@ -42,10 +42,14 @@ def init(dtype: jnp.dtype) -> Array:
     return jnp.zeros((TABLES, BUCKETS), dtype)
 
 
-def flat(obs: Mapping[str, Array], names: Iterable[str]) -> Array:
-    """[T, B, F] the named leaves [T, B, ...] of standardised observations, side by side."""
-    leaves = [rearrange(accum(obs[name]), "t b ... -> t b (...)") for name in sorted(names)]
-    return jnp.concatenate(leaves, -1)
+def flat(obs: Mapping[str, Array], names: Iterable[str], axes: int) -> Array:
+    """[..., F] the named leaves of standardised observations, side by side.
+
+    Args:
+      axes: how many leading axes of the leaves count rows.
+    """
+    leaves = [accum(obs[name]) for name in sorted(names)]
+    return jnp.concatenate([leaf.reshape(*leaf.shape[:axes], -1) for leaf in leaves], -1)
 
 
 def hashed(x: Array, num_actions: int = 0) -> Hash:

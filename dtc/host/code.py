@@ -22,7 +22,7 @@ def code_hash(root: Path, folders: Iterable[str]) -> str:
 def statements(source: str) -> str:
     """A module without comments, docstrings and empty lines, none of which change a run."""
     tokens = list(tokenize.generate_tokens(io.StringIO(source).readline))
-    lines = source.splitlines()
+    lines = source.split("\n")
     for token in tokens:
         if token.type == tokenize.COMMENT:
             row, column = token.start

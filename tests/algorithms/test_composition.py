@@ -733,7 +733,7 @@ def test_rows_are_rare_by_what_was_replayed_before_and_then_counted():
         expected = trunk_losses.decode(s.agent.trunk, trunk, before)
         feature, variables = seen.feature(Precision()), {"params": trunk}
         log = s.agent.trunk.apply(variables, feature, method="log_rarities")
-        both = (rarity.flat(obs, expected) for obs in (s.batch.obs, expected))
+        both = (rarity.flat(obs, expected, axes=2) for obs in (s.batch.obs, expected))
         return [rarity.hashed(x, s.agent.trunk.num_actions) for x in both], log
 
     (came, expected), log = heads(s.params.trunk)

@@ -141,7 +141,7 @@ def test_shares_follow_new_rows_slowly():
 
 def test_leaves_are_flattened_side_by_side_in_the_order_of_their_names():
     obs = {"b": jnp.ones((2, 3, 2, 2)), "a": jnp.zeros((2, 3, 1)), "other": jnp.ones((2, 3, 9))}
-    x = rarity.flat(obs, ["b", "a"])
+    x = rarity.flat(obs, ["b", "a"], axes=2)
     assert x.shape == (2, 3, 5)
     np.testing.assert_array_equal(x[0, 0], [0, 1, 1, 1, 1])
 

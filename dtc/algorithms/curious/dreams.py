@@ -99,7 +99,7 @@ def counted_rarity(agent: Agent, learner: Learner, state: Latent, action: Array)
     """
     assert learner.seen is not None
     decoded = decode(agent.trunk, learner.params.trunk, agent.feature(state))
-    x = rarity.flat({name: leaf[None] for name, leaf in decoded.items()}, decoded)[0]
+    x = rarity.flat(decoded, decoded, axes=1)
     chosen = rarity.ACTION * agent.action_input(action)
     return rarity.rarity(learner.seen, rarity.hashed(jnp.concatenate([x, chosen], -1)))
 
