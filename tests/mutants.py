@@ -814,6 +814,14 @@ MUTANTS = (
         "tests/curiosity/test_drive.py",
     ),
     Mutant(
+        "noise_that_is_never_learned_stays_novel",
+        "dtc/curiosity/drive.py",
+        "jnp.maximum(NOVEL * state.peak, UNUSUAL * jnp.abs(state.slow))",
+        "NOVEL * state.peak",
+        "test_noise_that_is_never_learned_gets_boring_and_a_tenth_that_is_new_does_not",
+        "tests/curiosity/test_drive.py",
+    ),
+    Mutant(
         "boredom_lengthens_dreams",
         "dtc/curiosity/drive.py",
         "return num_buckets - 1 - jnp.clip(num_buckets - 1 - bucket, least, most)",

@@ -12,7 +12,9 @@ from dtc.core.types import Array
 HYSTERESIS = 0.05
 
 ERRORS = 3.0  # standard errors that progress must exceed: of pure noise 0.3 % of the updates do
-NOVEL = 0.25  # share of the largest mean novelty above which a transition counts as novel
+# A transition counts as novel if its novelty is above both
+NOVEL = 0.25  # times the largest mean novelty
+UNUSUAL = 2.0  # times the slow mean
 
 
 class CuriosityState(NamedTuple):
@@ -116,11 +118,12 @@ def standard_error(spread: Array, cfg: CuriosityConfig) -> Array:
 
 
 def novel_from(state: CuriosityState) -> Array:
-    """[] the novelty above which a transition counts as novel: a share of the largest C_fast.
+    """[] the novelty above which a transition counts as novel.
 
-    Novelty has no unit of its own; what it was when least was known serves as one.
+    Novelty has no unit of its own; what it was when least was known serves as one. But noise may
+    keep all novelty high. So what is novel must also exceed what is usual.
     """
-    return NOVEL * state.peak
+    return jnp.maximum(NOVEL * state.peak, UNUSUAL * jnp.abs(state.slow))
 
 
 def relative(novelty: Array, state: CuriosityState, has_root: bool) -> Array:
