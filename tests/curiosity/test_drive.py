@@ -198,17 +198,9 @@ def test_boredom_falls_as_fast_where_nothing_is_at_stake():
 
 
 def test_what_counts_as_novel_exceeds_a_share_of_the_largest_mean_and_what_is_usual():
-    usual, fallen = np.ones(50), np.concatenate([np.full(50, 3.0), np.full(2000, 0.1)])
-    assert float(novel_after(usual)) == pytest.approx(drive.UNUSUAL)
-    assert float(novel_after(fallen)) == pytest.approx(drive.NOVEL * 3)
-
-
-def novel_after(novelty_T):
-    def step(state, novelty):
-        return drive.update(state, novelty, jnp.float32(0), jnp.float32(1), CFG, BUCKETS)
-
-    state, _ = jax.lax.scan(step, drive.init(BUCKETS), jnp.asarray(novelty_T, jnp.float32))
-    return drive.novel_from(state)
+    usual_TN, fallen_TN = np.ones((50, 1)), np.repeat([[1.0], [3.0], [0.1]], 1000, 0)
+    assert float(drive.novel_from(state_after(usual_TN))) == pytest.approx(drive.UNUSUAL)
+    assert float(drive.novel_from(state_after(fallen_TN))) == pytest.approx(drive.NOVEL * 3)
 
 
 @pytest.mark.parametrize("scale", [1e-4, 1.0, 1e4])
@@ -216,19 +208,19 @@ def test_noise_that_is_never_learned_gets_boring_and_a_tenth_that_is_new_does_no
     """A mean that stays at half of its peak, over transitions that are alike or that differ."""
     novelty_TN = np.ones((1500, 100))
     novelty_TN[300:] = 0.5 * np.random.default_rng(0).gamma(10, 0.1, (1200, 100))
-    assert boredom_after(scale * novelty_TN) > 0.9
+    assert state_after(scale * novelty_TN).boredom > 0.9
     novelty_TN[300:, :15], novelty_TN[300:, 15:] = 0.5 / 0.15, 0
-    assert boredom_after(scale * novelty_TN) == 0
+    assert state_after(scale * novelty_TN).boredom == 0
 
 
-def boredom_after(novelty_TN):
-    """Boredom after updates on transitions of the novelty [T, N]."""
+def state_after(novelty_TN):
+    """The state after T updates, each on N transitions of the given novelty."""
 
     def step(state, novelty_N):
         share = jnp.mean(novelty_N > drive.novel_from(state))
         return drive.update(state, novelty_N.mean(), share, jnp.float32(1), CFG, BUCKETS)
 
-    return jax.lax.scan(step, drive.init(BUCKETS), jnp.asarray(novelty_TN, jnp.float32))[0].boredom
+    return jax.lax.scan(step, drive.init(BUCKETS), jnp.asarray(novelty_TN, jnp.float32))[0]
 
 
 def buckets_along(boredom_T, buckets=BUCKETS, hysteresis=0.05):
