@@ -134,7 +134,7 @@ class RSSMConfig:
         help="longest memory of recurrent units at first, the shortest is 2; 0: 4 of all units",
     )
     recall: float = setting(
-        0.2, NATURAL, help="weight of the loss of earlier observations, told by h; 0: none"
+        1.0, NATURAL, help="weight of the loss of earlier observations, told by h; 0: none"
     )
     reward_scale: float = setting(
         30.0, POSITIVE, help="weight of the reward's loss among those of the trunk (DreamerV3: 1)"
