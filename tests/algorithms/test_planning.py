@@ -1,5 +1,6 @@
 """When an explorer follows its dreams, and which of them it follows."""
 
+from dataclasses import replace
 from functools import cache
 
 import jax
@@ -9,6 +10,7 @@ import pytest
 
 from dtc.algorithms.curious import algorithm, planning
 from dtc.algorithms.curious.acting import Acting, Plan
+from dtc.algorithms.curious.agent import LOOK_AHEAD
 from dtc.algorithms.curious.dreams import counted_rarity, model_fns
 from dtc.behaviour.targets import ReturnRange
 from dtc.core import mesh
@@ -25,6 +27,7 @@ pytestmark = pytest.mark.slow
 OWN = 2  # the action that the policy itself takes
 NO_PLAN = Plan(jnp.zeros((N, 2), jnp.int32), jnp.zeros(N, jnp.int32), jnp.zeros(N, bool))
 KEYS = jax.random.split(jax.random.key(5), N)
+LONG = {"dream__horizons": (8, 16)}  # dreams so long that with two plans every environment plans
 
 
 def act(learner, acting, seen, keys):
@@ -40,22 +43,25 @@ def seen(first=False, mask=None):
 
 def explorer():
     """The scene whose acting policy seeks nothing but novelty; every environment plans."""
-    return scene(behaviour__mode="explore", dream__plans=2)
+    return scene(behaviour__mode="explore", dream__plans=2, **LONG)
 
 
 @cache
-def calls(first_at=None, mask_at=None, paid=None):
+def calls(first_at=None, mask_at=None, paid=None, pays_from=0):
     """The actions of each of four calls, [4, N]; the dreams' actions count up: 0 1, then 1 2.
 
     In call `first_at` episodes begin, in `mask_at` only OWN is allowed. With `paid` the policy
-    also serves a task, whose returns have that range.
+    also serves a task, whose returns have that range in call `pays_from` and later.
     """
-    s, made = explorer() if paid is None else scene(behaviour__mode="mix", dream__plans=2), []
-    ranges = {
-        name: kinds | ({} if paid is None else {"extrinsic": ReturnRange(0.0, jnp.float32(paid))})
-        for name, kinds in s.learner.ranges.items()
-    }
-    learner = s.learner._replace(ranges=ranges)
+    s, made = explorer(), []
+    if paid is not None:
+        s = scene(behaviour__mode="mix", dream__plans=2, **LONG)
+
+    def learner(call):
+        if paid is None:
+            return s.learner
+        known = {"extrinsic": ReturnRange(0.0, jnp.float32(paid * (call >= pays_from)))}
+        return s.learner._replace(ranges={"task": s.learner.ranges["task"] | known})
 
     def best_actions(learner, state, keys, agent):
         made.append(None)
@@ -70,7 +76,7 @@ def calls(first_at=None, mask_at=None, paid=None):
         for i in range(4):
             mask = only_own if i == mask_at else jnp.ones((N, A), bool)
             at = seen(first=i == first_at, mask=mask)
-            acted = planned_act(learner, state, at, ActKeys(KEYS, KEYS))
+            acted = planned_act(learner(i), state, at, ActKeys(KEYS, KEYS))
             state = acted.acting
             actions.append(np.asarray(acted.action))
     return np.stack(actions), len(made)
@@ -106,12 +112,18 @@ def test_no_plan_is_made_once_the_task_pays(paid, made):
     assert count == made
 
 
+@pytest.mark.parametrize(("pays_from", "wanted"), [(1, (0, 1)), (2, (0, 1)), (3, (0, 1, 1, 2))])
+def test_the_last_plan_is_followed_once_where_the_task_begins_to_pay(pays_from, wanted):
+    actions, _ = calls(paid=1.0, pays_from=pays_from)
+    np.testing.assert_array_equal(actions, every_env(*(*wanted, OWN, OWN)[:4]))
+
+
 @pytest.mark.parametrize("devices", [1, 2, 4])
 @pytest.mark.parametrize(("plans", "planning_ids"), [(2, range(N)), (4, [0, 2]), (6, [0, 3])])
 def test_some_of_many_environments_plan_from_where_they_are(
     monkeypatch, plans, planning_ids, devices
 ):
-    s = scene(behaviour__mode="explore", dream__plans=plans)
+    s = scene(behaviour__mode="explore", dream__plans=plans, **LONG)
 
     def best_actions(learner, state, keys, agent):
         return jnp.repeat(state.deter[:, :1].astype(jnp.int32), 2, 1)
@@ -163,7 +175,7 @@ def dreams_of(s, keys):
     def chunk(latent, key):
         each = jax.random.split(key, size)
         start = jax.tree.map(lambda x: jnp.repeat(x[None], size, 0), latent)
-        groups, cfg = s.agent.model.groups, s.agent.dream
+        groups, cfg = s.agent.model.groups, replace(s.agent.dream, chunk=LOOK_AHEAD)
         return imagination.dream_chunk(fns, each, groups, start, jnp.int32(0), end, cfg)[1]
 
     each = [chunk(jax.tree.map(lambda x, i=i: x[i], latent), keys[i]) for i in range(N)]

@@ -56,7 +56,7 @@ def played(paid=0.0, firsts=(True,), tries=False):
 
     act = acting.with_trials(s.agent, explore)
     latent = jax.tree.map(lambda x: jnp.resize(x[0], (NUM, *x.shape[2:])), LATENTS)
-    plan = acting.init_plan(NUM, s.agent)
+    plan = acting.init_plan(NUM)
     began = Acting(latent, None, plan, jnp.full(NUM, tries))
     actions, kept, holds = map(np.asarray, run(began))
     return actions == TASKS, kept, holds

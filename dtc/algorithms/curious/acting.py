@@ -18,7 +18,7 @@ from dtc.world_model import latent, rssm
 # moved before a noise without memory would push it back.
 TIMES = (2.0, 8.0, 32.0, 128.0)
 
-FOLLOWED = 4  # actions of a dream that are executed before the next plan
+FOLLOWED = 4  # actions of a dream that are executed before the next plan, at most LOOK_AHEAD
 # Of `explore`, where two policies take turns
 STINT = 64.0  # mean number of steps until it is drawn anew which of them acts
 TRIED, TRIED_FOR_REWARD = 1 / 8, 1 / 2  # chance of the task policy: before a reward is known, after
@@ -47,14 +47,14 @@ def init_acting(num: int, agent: Agent) -> Acting:
     shape = (num, len(TIMES), *agent.spec.action.shape)
     noise = jnp.zeros(shape) if has_memory else None
     zero = latent.zero_latent(num, agent.model, agent.precision)
-    plan = init_plan(num, agent) if agent.plans else None
+    plan = init_plan(num) if agent.plans else None
     tries = None if agent.acting == agent.task else jnp.zeros(num, bool)
     return mesh.vary(Acting(zero, noise, plan, tries))
 
 
-def init_plan(num: int, agent: Agent) -> Plan:
+def init_plan(num: int) -> Plan:
     """No plan yet; the first call makes one."""
-    actions = jnp.zeros((num, min(FOLLOWED, agent.dream.chunk)), jnp.int32)
+    actions = jnp.zeros((num, FOLLOWED), jnp.int32)
     return Plan(actions, calls=jnp.zeros(num, jnp.int32), holds=jnp.zeros(num, bool))
 
 

@@ -34,6 +34,7 @@ from dtc.world_model.ends import Ends
 from dtc.world_model.ensemble import Member
 from dtc.world_model.latent import Feature
 
+LOOK_AHEAD = 8  # steps of a dream that is made to plan
 COUNTED = ("jsd", "progress")  # novelties that rarity multiplies; the others are controls
 
 
@@ -79,7 +80,7 @@ class Agent:
         It is the smallest number with which the dreams of all plans made in one call have at most
         as many steps as the dreams of one update at the shortest horizon.
         """
-        steps = self.num_envs * self.dream.plans * self.dream.chunk
+        steps = self.num_envs * self.dream.plans * LOOK_AHEAD
         return -(-steps // (self.dream.starts * self.dream.horizons[0]))
 
     @property

@@ -7,13 +7,15 @@ online, learn offline", arXiv:1811.01848). Half of the dreams begin with a rando
 if the policy is sure of one action, no dream would show another.
 """
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 from einops import rearrange
 from jax import lax
 
 from dtc.algorithms.curious.acting import Acting, Plan, folded
-from dtc.algorithms.curious.agent import Agent, Learner
+from dtc.algorithms.curious.agent import LOOK_AHEAD, Agent, Learner
 from dtc.algorithms.curious.dreams import counted_rarity, model_fns, rewards_of
 from dtc.behaviour.policy import sample_action
 from dtc.behaviour.targets import PAYS, Rollout, earned, worth
@@ -28,8 +30,8 @@ def planned(agent: Agent, act: ActFn) -> ActFn:
     """The acting function `act` with the actions of dreams instead of its own.
 
     Environments whose global id is a multiple of `Agent.plan_stride` plan, all in the same calls.
-    Each follows its plan until the next one, the end of the episode or, for one step, a mask that
-    forbids its action.
+    Each follows its plan to its last action or to the end of the episode, but where a mask forbids
+    an action of the plan, the policy acts.
     """
 
     def planned_act(learner: Learner, acting: Acting, seen: Seen, keys: ActKeys) -> Acted:
@@ -39,7 +41,8 @@ def planned(agent: Agent, act: ActFn) -> ActFn:
         assert old is not None
         steps = old.actions.shape[1]
         seeks = earned(learner.ranges[agent.acting.name]) < PAYS
-        is_due = seeks & (old.calls[0] % steps == 0)
+        is_over = old.calls[0] % steps == 0
+        is_due = seeks & is_over
         ids, stride = mesh.global_ids(old.calls.shape[0]), agent.plan_stride
         # Where the last row does not exist, JAX reads the last one that does, and writes nothing
         rows = jnp.arange(-(-ids.shape[0] // stride)) * stride + (-ids[0]) % stride
@@ -49,7 +52,7 @@ def planned(agent: Agent, act: ActFn) -> ActFn:
             return old.actions.at[rows].set(best_actions(learner, state, keys, agent)[:, :steps])
 
         actions = lax.cond(is_due, next_plans, lambda: jnp.roll(old.actions, -1, axis=1))
-        holds = (is_due & (ids % stride == 0)) | (old.holds & ~seen.timestep.first)
+        holds = (is_due & (ids % stride == 0)) | (old.holds & ~seen.timestep.first & ~is_over)
         follows, mask = holds, seen.timestep.action_mask
         if mask is not None:  # the dream's own is a prediction
             follows &= jnp.take_along_axis(mask, actions[:, :1], 1)[:, 0]
@@ -62,7 +65,7 @@ def planned(agent: Agent, act: ActFn) -> ActFn:
 
 
 def best_actions(learner: Learner, state: Latent, keys_N: Key, agent: Agent) -> Array:
-    """[N, dream.chunk] actions of the best of `dream.plans` dreams from each state [N, ...].
+    """[N, LOOK_AHEAD] actions of the best of `dream.plans` dreams from each state [N, ...].
 
     They are dreams of the acting policy, judged by the return of novelty. Rarity is counted, so a
     plan leads to what nobody has seen as soon as one of the dreams does.
@@ -77,7 +80,7 @@ def best_actions(learner: Learner, state: Latent, keys_N: Key, agent: Agent) -> 
         jax.tree.map(lambda x: jnp.repeat(x, size, 0), state),
         jnp.int32(0),
         ends.threshold(learner.ends, agent.dream.end),
-        agent.dream,
+        replace(agent.dream, chunk=LOOK_AHEAD),
     )
     alive = jnp.ones_like(dreamed.cont[0])
     rewards = rewards_of(dreamed, learner, policy)
