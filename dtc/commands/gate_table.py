@@ -46,7 +46,7 @@ def with_ppo(env: str, steps: int, config: str = "ppo_local") -> tuple[str, ...]
 def label_of(ablation: str) -> str:
     """The name of an ablation, also of its folder: members=0,mode=task; `ours` for none."""
     settings = [flag.partition("=") for flag in ablation.split()]
-    label = ",".join(f"{name.split('.')[-1]}={value}" for name, _, value in settings)
+    label = ",".join(f"{name.split('.')[-1].lstrip('-')}={value}" for name, _, value in settings)
     return label.replace("/", "-") or "ours"
 
 

@@ -19,7 +19,7 @@ import operator
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent import futures
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -146,7 +146,7 @@ def run_gates(
     ]
 
     def figures_of(job: Job) -> Figures:
-        path = workdir / job.gate / job.label / f"seed{job.seed}"
+        path = workdir / job.gate / _folder(job.label, flags) / f"seed{job.seed}"
         of = (job.gate, job.label, job.seed)
         if store and of in store.done:
             figures = store.done[of]
@@ -162,8 +162,13 @@ def run_gates(
         for job, figures in zip(jobs, pool.map(figures_of, jobs), strict=True):
             results[job.gate].setdefault(job.label, []).append(figures)
     for name in names:
-        _draw(workdir / name, seeds, list(results[name]))
+        _draw(workdir / name, seeds, {label: _folder(label, flags) for label in results[name]})
     return results
+
+
+def _folder(label: str, flags: Sequence[str]) -> str:
+    """The folder of a variant's runs: its label, and further flags, which make other runs of it."""
+    return ",".join([label, *map(label_of, flags)])
 
 
 def _text(figures: Figures) -> str:
@@ -208,12 +213,12 @@ def _check_finished(workdir: Path) -> None:
         )
 
 
-def _draw(directory: Path, seeds: int, labels: Sequence[str]) -> None:
+def _draw(directory: Path, seeds: int, folders: Mapping[str, str]) -> None:
     """Draws the returns of all seeds, reference policies and peers: DIRECTORY/curves.png."""
     groups: dict[str, list[list[writers.Record]]] = {}
-    for label in labels:
+    for label, folder in folders.items():
         for seed in range(seeds):
-            path = directory / label / f"seed{seed}" / writers.METRICS
+            path = directory / folder / f"seed{seed}" / writers.METRICS
             if path.is_file():
                 groups.setdefault(label, []).append(list(writers.read_metrics(path)))
     if groups:

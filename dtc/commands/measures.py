@@ -10,6 +10,7 @@ import numpy as np
 
 from dtc.commands.episodes import FIRST_EVALUATION
 from dtc.config import settings as config
+from dtc.core import mesh
 from dtc.core.types import Array, Environment, Key, PyTree, Row, TimeStep
 from dtc.data import ring
 from dtc.envs import catalog, vector
@@ -51,11 +52,16 @@ def sampled(workdir: Path, episodes: int) -> Figures:
 
     It is that of the newest checkpoint. The greedy policy's is `return`.
     """
-    cfg = config.on_devices(saved.settings(workdir), 1)
-    run = saved.restore(workdir, cfg)
+    run = _restored(workdir)
     play, index = run.program.block(episodes, "sampled"), jnp.int32(FIRST_EVALUATION)
     block = play(run.carrier.root, run.carrier.learner, index, jnp.int32(episodes))
     return {"return_sampled": float(np.asarray(block.returns, np.float64).mean())}
+
+
+def _restored(workdir: Path) -> saved.Saved:
+    """The newest checkpoint of a run, on the first of this machine's devices."""
+    cfg = config.on_devices(saved.settings(workdir), 1)
+    return saved.restore(workdir, cfg, mesh.make_mesh(1, 1, jax.devices()[:1]))
 
 
 def rows_of(workdir: Path) -> Row:
@@ -63,8 +69,7 @@ def rows_of(workdir: Path) -> Row:
 
     They are those of the whole run if `replay.slots` is at least its number of environment calls.
     """
-    cfg = config.on_devices(saved.settings(workdir), 1)
-    stored = saved.restore(workdir, cfg).carrier.replay
+    stored = _restored(workdir).carrier.replay
     assert stored is not None, "this algorithm stores no rows"
     rows, _ = ring.history(dataclasses.replace(stored, latents=None))
     return jax.tree.map(np.asarray, rows)
@@ -116,7 +121,7 @@ def rooms(workdir: Path) -> Figures:
 
 
 def _cells_seen(obs: PyTree) -> float:
-    """Share of all cells in which observations of the four rooms lie; all can be reached."""
+    """Share of all cells in which observations of the four rooms lie."""
     row, column = four_rooms.cell(obs)
     return len(np.unique(row * four_rooms.CELLS + column)) / four_rooms.CELLS**2
 
@@ -141,10 +146,17 @@ def random_walk(env: Environment, calls: int, num_envs: int) -> TimeStep:
 
 
 def noisytv(workdir: Path) -> Figures:
-    """Share of actions that watch each channel in the last fifth of the run, relative to chance."""
+    """Share of the explorer's actions that watch each channel, relative to chance.
+
+    They are those of the last fifth of the run, without those of the task actor, which has no
+    reason to watch.
+    """
     rows = rows_of(workdir)
     recent = slice(-int(LAST_PART * len(rows.action)), None)
-    action = rows.action[recent][~rows.last[recent]]
+    is_counted = ~rows.last[recent]
+    if rows.extras is not None:  # True where the task actor plays
+        is_counted &= ~rows.extras[recent]
+    action = rows.action[recent][is_counted]
     num_actions = catalog.make(saved.settings(workdir).env.name).spec.action.num_classes or 1
     channels = {"white_ratio": num_actions - 2, "pseudo_ratio": num_actions - 1}
     return returns(workdir) | {

@@ -135,8 +135,8 @@ def _check_model(cfg: Config) -> None:
 
 def _check_curiosity(cfg: Config) -> None:
     fast, slow = cfg.curiosity.fast_rate, cfg.curiosity.slow_rate
-    if slow >= fast:
-        rule = f"is not below curiosity.fast_rate={fast}"
+    if slow > fast:
+        rule = f"is above curiosity.fast_rate={fast}"
         refuse("curiosity.slow_rate", slow, rule, fast / 20)
 
 

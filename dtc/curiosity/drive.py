@@ -114,7 +114,7 @@ def standard_error(spread: Array, cfg: CuriosityConfig) -> Array:
     """
     a, b = cfg.fast_rate, cfg.slow_rate
     share = a / (2 - a) + b / (2 - b) - 2 * a * b / (a + b - a * b)
-    return jnp.sqrt(spread * (share * (2 - a) / 2))
+    return jnp.sqrt(spread * (max(share, 0.0) * (2 - a) / 2))  # equal rates: 0, but for rounding
 
 
 def novel_from(state: CuriosityState) -> Array:

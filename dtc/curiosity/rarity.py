@@ -25,6 +25,7 @@ PROJECTIONS = 6  # of a table; a bucket is one cell of the grid of their floors
 WIDTH = 1.0  # of such a cell, in standard deviations of a vector observation
 ACTION = 4.0  # factor of a one-hot action: with it two actions hardly ever share a bucket
 RATE = 0.01  # EMA rate of the shares, per update; faster at the start
+LARGEST = 1e4  # of x; float32 would leave nothing of a cell's edges much beyond
 EDGE = 0.1  # distance from the edge of a cell, in cells, at which a row counts half
 MOST = 1000.0  # largest rarity
 EMPTY = 1e-20  # share of a bucket that no row was in, small enough for the largest rarity
@@ -62,7 +63,7 @@ def hashed(x: Array, num_actions: int = 0) -> Hash:
     directions = rng.standard_normal(shape).astype(np.float32)
     offsets = rng.uniform(0, WIDTH, TABLES * PROJECTIONS).astype(np.float32)
     factors = rng.integers(1, 2**15, PROJECTIONS, dtype=np.int32)
-    projected = x @ directions[:size]
+    projected = jnp.clip(x, -LARGEST, LARGEST) @ directions[:size]
     if num_actions:
         projected = projected[..., None, :]
         projected = projected + trailing(jnp.asarray(ACTION * directions[size:]), projected)

@@ -209,6 +209,11 @@ def read(ring: Ring, index: SampleIndex, cfg: ReplayConfig) -> Sample:
     return Sample(rows_TB, context(ring, index), index)
 
 
+def context_rows(ring: Ring, index: SampleIndex) -> Row:
+    """The rows before the sequences at these places [...]."""
+    return ring.layout.row.unpack(_gather(ring.rows, index.slot, index.env))
+
+
 def context(ring: Ring, index: SampleIndex) -> PyTree | None:
     """The latents stored with the context rows at these places [...]; None if none are stored."""
     if ring.layout.latent is None or ring.latents is None:

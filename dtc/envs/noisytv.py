@@ -20,6 +20,7 @@ white. It cannot be memorised either: the probability that an episode repeats sc
 one is about (number of screens seen) / 2^28.
 """
 
+import dataclasses
 from collections.abc import Mapping
 from functools import partial
 from typing import NamedTuple
@@ -91,17 +92,14 @@ def _spec(base: EnvSpec, num_base: int) -> EnvSpec:
         return {**base.encode(of_base), "screen": jax.nn.one_hot(obs["screen"], SCREEN_CLASSES)}
 
     screen = ArraySpec((NUM_SYMBOLS,), jnp.uint8, num_classes=SCREEN_CLASSES)
-    return EnvSpec(
+    return dataclasses.replace(
+        base,
         name="noisytv",
         obs={**base.obs, "screen": screen},
         action=ArraySpec((), jnp.int32, num_classes=num_base + 2),
-        max_steps=base.max_steps,
         encode=encode,
-        has_action_mask=base.has_action_mask,
-        num_costs=base.num_costs,
-        map=base.map,
-        classes=base.classes,
-        agent=base.agent,
+        picture=None,
+        legend={},
     )
 
 

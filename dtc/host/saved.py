@@ -4,6 +4,8 @@ import dataclasses
 from pathlib import Path
 from typing import NamedTuple
 
+from jax.sharding import Mesh
+
 from dtc.config.settings import Config, MeshConfig
 from dtc.host import checkpoint, recorded
 from dtc.host.program import Program
@@ -34,13 +36,16 @@ def settings(workdir: Path, trust_env: bool = False) -> Config:
     return dataclasses.replace(cfg, mesh=MeshConfig(), slice="")
 
 
-def restore(workdir: Path, cfg: Config) -> Saved:
+def restore(workdir: Path, cfg: Config, on: Mesh | None = None) -> Saved:
     """The newest checkpoint under `workdir`; `cfg` is from `settings`, with the mesh resolved.
+
+    Args:
+      on: the mesh; None: of all devices.
 
     Raises:
       ConfigError: there is no checkpoint, or it is of another configuration.
     """
-    program = Program(cfg)
+    program = Program(cfg, on)
     reader = checkpoint.Checkpointer(workdir, cfg, is_writer=False)
     newest = reader.restore_latest(program.checkpoint_shapes())
     steps = int(newest.meta.get("env_steps", 0))

@@ -4,6 +4,7 @@ Each is a `Sink`. None can hold or end training: those that may wait for a netwo
 and one that fails is told once. Secrets are read from the environment by the libraries themselves.
 """
 
+import contextlib
 import importlib.util
 import logging
 import os
@@ -138,7 +139,8 @@ class Background:
         """Waits until all is sent, for a while."""
         if self.thread is None:
             return
-        self.records.put(None)
+        with contextlib.suppress(queue.Full):
+            self.records.put(None, timeout=PATIENCE)
         self.thread.join(PATIENCE)
         if self.thread.is_alive():
             self.tell(f"{self.name} has not taken everything within {PATIENCE:.0f} s: left behind.")

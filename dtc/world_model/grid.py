@@ -241,6 +241,8 @@ class GridPosterior(nn.Module):
         size = self.cells.num * self.cfg.depth
         seen = tokens[..., :size].reshape(*tokens.shape[:-1], self.cells.num, self.cfg.depth)
         entries, whole = jnp.split(tokens[..., size:], [self.cells.entries], -1)
+        if not whole.shape[-1]:  # the grid is all there is to see: these groups carry nothing
+            whole = jnp.ones_like(tokens[..., :1])
         rest = jnp.concatenate([flat_stoch(self.of_entry(entries)), self.of_rest(whole)], -1)
         return _joined(self.of_cell(seen), rest)
 

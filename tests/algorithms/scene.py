@@ -272,7 +272,9 @@ class Scene:
     def __init__(self, **changes):
         self.agent = make_agent(**changes)
         self.learner = make_learner(self.agent)
-        self.ring = stored_ring(tries=self.agent.acting != self.agent.task)
+        self.ring = stored_ring(
+            self.agent.replay.latents, tries=self.agent.acting != self.agent.task
+        )
         self.draws = Draws(jax.random.key(9), jnp.int32(UPDATE))
         self._compiled = {}
 

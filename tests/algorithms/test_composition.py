@@ -22,6 +22,7 @@ from dtc.algorithms.curious.model import TrunkOut
 from dtc.behaviour import losses, targets
 from dtc.behaviour.networks import slow_part
 from dtc.behaviour.policy import log_prob_and_entropy
+from dtc.behaviour.targets import ReturnRange
 from dtc.core import distributions as dist
 from dtc.core import mesh, normalizer, reward_unit
 from dtc.core.keys import Draws
@@ -56,6 +57,7 @@ from tests.algorithms.scene import (
     N,
     Scene,
     T,
+    make_agent,
     noise,
     scene,
     some_shares,
@@ -285,9 +287,10 @@ def test_evaluation_uses_the_averaged_task_policy_whichever_policy_collects(kind
 # Replay
 
 
-def test_every_fourth_sequence_begins_where_the_value_is_most_unusual():
+@pytest.mark.parametrize(("later", "is_terminal"), [(2, False), (11, True)])
+def test_every_fourth_sequence_begins_where_the_value_is_most_unusual(later, is_terminal):
     s = scene(replay__candidates=8)
-    draws, ids = Draws(s.draws.root, jnp.int32(UPDATE + 1)), jnp.arange(B)
+    draws, ids = Draws(s.draws.root, jnp.int32(UPDATE + later)), jnp.arange(B)
     index, weight = s.compiled(batches.choose)(draws, s.learner, s.ring, ids)
     keys = draws.keys(Purpose.REPLAY_SAMPLE, ids)
     fold = jax.vmap(jax.random.fold_in, in_axes=(0, None))
@@ -300,8 +303,10 @@ def test_every_fourth_sequence_begins_where_the_value_is_most_unusual():
         return agents.values_fn(s.agent, s.params.behaviour["task"], task, latent)["extrinsic"]
 
     values = np.stack([value(latent) for latent in latents])
-    unusual = np.abs(values - values.mean(0)).argmax(0)
-    assert unusual[3] > 0
+    ended = np.array([ROWS.terminated[time_of(one.slot), one.env] for one in drawn])
+    far = np.abs(values - values.mean(0))
+    unusual = np.where(ended, 0, far).argmax(0)
+    assert unusual[3] > 0 and ended[far.argmax(0)[3], 3] == is_terminal
     for b, k in enumerate([0, 0, 0, unusual[3]]):
         assert (index.env[b], index.slot[b]) == (drawn[k].env[b], drawn[k].slot[b])
     np.testing.assert_allclose(weight, np.array([1, 1, 1, 0]) * 4 / 3, rtol=1e-6)
@@ -309,7 +314,7 @@ def test_every_fourth_sequence_begins_where_the_value_is_most_unusual():
 
 def test_values_that_hardly_differ_choose_nothing(monkeypatch):
     s, ids = scene(replay__candidates=8), jnp.arange(B)
-    draws = Draws(s.draws.root, jnp.int32(UPDATE + 1))  # its last sample would be chosen otherwise
+    draws = Draws(s.draws.root, jnp.int32(UPDATE + 2))  # its last sample would be chosen otherwise
     monkeypatch.setattr(batches, "UNUSUAL", 1e3)  # more than any of the scene's values
     index, _ = jax.jit(partial(batches.choose, agent=s.agent))(draws, s.learner, s.ring, ids)
     keys = jax.vmap(lambda key: jax.random.fold_in(key, 0))(draws.keys(Purpose.REPLAY_SAMPLE, ids))
@@ -450,10 +455,13 @@ def test_the_trunk_learns_from_its_losses_and_from_the_replay_value_loss(mode):
         assert differ(trunk_gradient(s, **one), expected)
 
 
-def test_the_trunk_s_gradient_weighs_the_dynamics_loss_of_each_row():
-    s = scene()
-    weight = trunk_losses.focal(s.terms["dyn"], s.batch.rows.first, s.agent.model.focal)
-    assert np.std(weight) > 0.05
+@pytest.mark.parametrize("has_latents", [True, False])
+def test_the_trunk_s_gradient_weighs_the_dynamics_loss_of_each_row(has_latents):
+    s = scene(replay__latents=has_latents)
+    begins = s.batch.rows.first if has_latents else s.batch.rows.first.at[0].set(True)
+    weight = trunk_losses.focal(s.terms["dyn"], begins, s.agent.model.focal)
+    assert np.std(weight) > (0.05 if has_latents else 0.04)
+    assert not s.batch.rows.first[0].all()
 
     def loss(trunk):
         terms = s.trunk_loss_fn(trunk, s.batch, s.uniform)[1].terms
@@ -1273,6 +1281,36 @@ def test_moments_and_ranges_are_kept_for_the_next_update():
     assert_close(after.normalizer, expected)
     assert_equal(after.ranges, info.ranges)
     assert_close(after.seen, rarity.follow(s.learner.seen, grads.shares, jnp.int32(UPDATE)))
+
+
+def test_the_range_of_the_task_s_returns_is_read_in_the_unit_of_the_batch():
+    s = scene()
+    rate, unit = max(targets.RETURN_RATE, 1 / (UPDATE + 1)), reward_unit.init(jnp.float32)
+
+    def learner(size):
+        given = ReturnRange(jnp.float32(-size), jnp.float32(size))
+        ranges = {"task": s.learner.ranges["task"] | {"extrinsic": given}}
+        return s.learner._replace(unit=unit, ranges=ranges)
+
+    def after(size):
+        info = s.compiled(learn.gradients)(s.draws, learner(size), s.ring)[1]
+        return info.ranges["task"]["extrinsic"], info.batch.unit
+
+    (without, _), (far, new) = after(0.0), after(30.0)
+    assert new.size > 1.5  # the first reward: the unit jumps from 1
+    more = far.high - without.high, without.low - far.low
+    np.testing.assert_allclose(more, (1 - rate) * 30 / new.size, rtol=1e-4)
+    kept = learn.in_unit(learner(30.0), new).ranges["task"]["intrinsic"]
+    assert_equal(kept, s.learner.ranges["task"]["intrinsic"])
+
+
+@pytest.mark.parametrize(
+    ("members", "stakes"), [(3, (0.0, 0.5, 1.0)), (1, (0, 0, 0)), (0, (0, 0, 0))]
+)
+def test_boredom_rises_with_what_the_task_pays_if_novelty_is_measured(members, stakes):
+    agent = make_agent(ensemble__members=members)
+    found = [learn.stake(jnp.float32(paid * targets.PAYS), agent) for paid in (0, 0.5, 3)]
+    np.testing.assert_allclose(found, stakes, rtol=1e-6)
 
 
 def test_moments_are_of_raw_and_not_of_standardised_observations():

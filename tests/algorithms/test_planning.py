@@ -209,3 +209,4 @@ def test_only_a_curious_policy_with_discrete_actions_plans():
     assert make_agent(behaviour__mode="mix").plans
     assert not make_agent(behaviour__mode="task").plans
     assert not make_agent(behaviour__mode="explore", dream__plans=0).plans
+    assert not make_agent(behaviour__mode="mix", ensemble__members=1).plans

@@ -1,5 +1,6 @@
 """The gates: passing, results read from a run, and resuming."""
 
+import dataclasses
 import json
 import sys
 import threading
@@ -12,10 +13,11 @@ import pytest
 from dtc.configs import base
 
 from dtc.commands import calibration, episodes, gate_table, gates, measures
-from dtc.commands.gate_table import Bar, Gate
+from dtc.commands.gate_table import GATES, Bar, Gate
 from dtc.config import settings as config
 from dtc.data import ring
 from dtc.envs import catalog, names
+from dtc.host import command as host_command
 from dtc.host import recorded, writers
 from tests.docs.pages import ROOT
 from tests.programs import program_on
@@ -97,7 +99,7 @@ def test_the_curves_show_all_seeds_and_the_reference_policies(tmp_path, monkeypa
         (workdir / writers.METRICS).write_text(json.dumps(record) + "\n")
     drawn = []
     monkeypatch.setattr(gates.compare, "compare", lambda *args: drawn.append(args))
-    gates._draw(tmp_path, 3, ["ours"])
+    gates._draw(tmp_path, 3, {"ours": "ours"})
     picture, title = tmp_path / "curves.png", tmp_path.name
     runs = {"ours": [[record], [record]]}
     assert drawn == [(picture, runs, ["eval/return"], title, {"random": 2.0})]
@@ -112,7 +114,7 @@ def test_the_curves_of_a_gate_have_the_peers_that_its_page_names(tmp_path, monke
         run.mkdir(parents=True)
         record = {"update": 1, "env_steps": 1, "eval/return": 3.0, "eval/random": 2.0}
         (run / writers.METRICS).write_text(json.dumps(record) + "\n")
-        gates._draw(tmp_path / name, 1, ["ours"])
+        gates._draw(tmp_path / name, 1, {"ours": "ours"})
         lines = drawn.pop()
         assert len(lines) > 2 and lines.pop("random") == 2.0
         for peer, value in lines.items():
@@ -205,6 +207,41 @@ def test_deepsea_counts_training_episodes_in_the_order_they_end(tmp_path, monkey
     assert won_TN.ravel()[: int(measured["solved_after"])][-100:].mean() == 0.9
 
 
+@pytest.mark.parametrize("has_trials", [True, False])
+def test_television_counts_what_the_explorer_watches(tmp_path, monkeypatch, has_trials):
+    cfg = config.from_dict(base.get_config())
+    cfg = dataclasses.replace(cfg, env=dataclasses.replace(cfg.env, name="noisytv"))
+    num = catalog.make("noisytv").spec.action.num_classes
+    action = np.zeros((50, 4), int)
+    action[40:, 0] = num - 2  # one environment of four watches white noise, at the end
+    last, tried = np.zeros((50, 4), bool), np.zeros((50, 4), bool)
+    last[45:, 1], tried[:, 2:] = True, True
+    rows = SimpleNamespace(action=action, last=last, extras=tried if has_trials else None)
+    monkeypatch.setattr(measures, "rows_of", lambda workdir: rows)
+    monkeypatch.setattr(measures, "returns", lambda workdir: {})
+    monkeypatch.setattr(measures.saved, "settings", lambda workdir: cfg)
+    measured = measures.noisytv(tmp_path)
+    counted = 15 if has_trials else 35
+    assert measured["white_ratio"] == pytest.approx(10 / counted * num)
+    assert measured["pseudo_ratio"] == 0.0
+
+
+@pytest.mark.parametrize("name", GATES)
+def test_the_flags_of_every_control_are_accepted(name):
+    gate = GATES[name]
+    for control in gate.controls:
+        host_command.parse(["dtc train", *gate.flags, *control.split()])
+
+
+def test_further_flags_have_runs_of_their_own(tmp_path, monkeypatch):
+    paths = []
+    monkeypatch.setattr(gates, "run_seed", lambda gate, path, *rest: paths.append(path) or {})
+    for flags in ((), ("--config.replay.batch=16",), ("--config.replay.batch=8", "--steps=9")):
+        gates.run_gates(["cartpole"], tmp_path, 1, False, flags, 1)
+    folders = [path.relative_to(tmp_path / "cartpole").parts[0] for path in paths]
+    assert folders == ["ours", "ours,batch=16", "ours,batch=8,steps=9"]
+
+
 @pytest.mark.slow
 def test_the_coverage_of_the_rooms_is_that_of_the_rows_and_of_a_walk_as_long(tmp_path, monkeypatch):
     position = np.stack(np.meshgrid(*2 * [np.linspace(-0.99, 0.99, 64)]), -1)
@@ -232,7 +269,7 @@ def test_a_random_walk_uses_the_whole_box():
 
 
 def test_sampled_returns_are_those_of_the_policy_that_samples(tmp_path, monkeypatch):
-    asked = []
+    asked, used = [], []
 
     def block(size, kind):
         def play(root, learner, index, num):
@@ -245,9 +282,10 @@ def test_sampled_returns_are_those_of_the_policy_that_samples(tmp_path, monkeypa
     run = SimpleNamespace(program=SimpleNamespace(block=block), carrier=carrier)
     cfg = config.from_dict(base.get_config())
     monkeypatch.setattr(measures.saved, "settings", lambda workdir: cfg)
-    monkeypatch.setattr(measures.saved, "restore", lambda workdir, cfg: run)
+    monkeypatch.setattr(measures.saved, "restore", lambda workdir, cfg, on: used.append(on) or run)
     assert measures.sampled(tmp_path, 5) == {"return_sampled": 2.0}
     assert asked == [("sampled", 5, 5, episodes.FIRST_EVALUATION)]
+    assert used[0].devices.flatten().tolist() == jax.devices()[:1]  # of the eight of these tests
 
 
 @pytest.mark.parametrize("name", gates.GATES)

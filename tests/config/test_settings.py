@@ -135,7 +135,7 @@ BAD = [
     (dict(replay__prefill=5000), "above replay.slots=4096"),
     (dict(replay__slots=4097), "multiple of run.collect_steps=2"),
     (dict(replay__frontier=10), "replay.frontier=10"),
-    (dict(curiosity__slow_rate=0.2), "curiosity.fast_rate=0.1"),
+    (dict(curiosity__slow_rate=0.2), "is above curiosity.fast_rate=0.1"),
     (dict(model__deter=100), "model.deter=100 is not a multiple of model.blocks=8"),
     (dict(model__bins=254), "Use --config.model.bins=255."),
     (dict(model__memory=2.0), "Use --config.model.memory=100."),

@@ -95,6 +95,15 @@ def test_zero_novelty_gives_zero_competence_and_not_nan():
     assert not np.any(info.competence) and not np.any(info.surprise)
 
 
+@pytest.mark.parametrize("rate", [0.01, 0.07, 0.3])
+def test_with_equal_rates_there_is_no_progress_and_no_error(rate):
+    cfg = dataclasses.replace(CFG, fast_rate=rate, slow_rate=rate)
+    novelty = 1.0 + np.random.default_rng(0).standard_normal(50)
+    infos = run(novelty, cfg)
+    assert np.isfinite(infos.progress_error).all()
+    np.testing.assert_array_equal(infos.competence + infos.surprise, 0)
+
+
 def test_boredom_is_frozen_in_the_warm_up_and_rises_slowly_after_it():
     boredom_T = run(np.ones(CFG.warmup + 100)).boredom
     np.testing.assert_array_equal(boredom_T[: CFG.warmup], np.zeros(CFG.warmup))

@@ -146,6 +146,12 @@ def test_leaves_are_flattened_side_by_side_in_the_order_of_their_names():
     np.testing.assert_array_equal(x[0, 0], [0, 1, 1, 1, 1])
 
 
+def test_numbers_of_any_size_are_counted():
+    x = np.random.default_rng(0).standard_normal((50, 5)) * 10.0 ** np.arange(-3, 12, 3)
+    found = rarity.rarity(shares(x.astype(np.float32)), rarity.hashed(x.astype(np.float32)))
+    assert np.isfinite(found).all() and np.ptp(found) > 0
+
+
 def test_buckets_are_the_same_under_jit():
     x = jnp.asarray(RNG.standard_normal((100, 7)), jnp.float32)
     same = rarity.hashed(x).bucket == jax.jit(rarity.hashed)(x).bucket

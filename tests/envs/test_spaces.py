@@ -67,10 +67,23 @@ def test_bytes_are_scaled_to_one():
     assert spaces.encode(jnp.uint8(25), spaces.box((), np.int32, 0, 100)).tolist() == [0.25]
 
 
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+def test_the_ends_of_a_wide_integer_are_no_bounds(dtype):
+    ends = np.iinfo(dtype)
+    counts = spaces.box((2,), dtype, np.zeros(2), np.full(2, ends.max)).spec
+    assert (counts.low, counts.high) == (0.0, None)
+    mixed = spaces.box((2,), dtype, [ends.min, 0], [7, ends.max]).spec
+    assert (mixed.low, mixed.high) == ((-np.inf, 0.0), (7.0, np.inf))
+    assert spaces.box((2,), np.uint8, 0, 255).spec.high == 255
+
+
 def test_a_box_of_actions_has_one_bound_or_one_for_each_dim():
     assert spaces.vector(-1, 1, (2,)) == ArraySpec((2,), jnp.float32, -1.0, 1.0)
     assert spaces.vector([-1, -2], 3, (2,)) == ArraySpec((2,), jnp.float32, (-1.0, -2.0), 3.0)
-    assert spaces.vector(-np.inf, 1, (2,)) == ArraySpec((2,), jnp.float32)
+    assert spaces.vector(-np.inf, 1, (2,)) == ArraySpec((2,), jnp.float32, -1.0, 1.0)
+    assert spaces.vector(-np.inf, np.inf, (2,)) == ArraySpec((2,), jnp.float32, -1.0, 1.0)
+    half = spaces.vector([0.5, -np.inf, 4.0], [2.0, np.inf, np.inf], (3,))
+    assert half == ArraySpec((3,), jnp.float32, (0.5, -1.0, 4.0), (2.0, 1.0, 6.0))
     with pytest.raises(ValueError, match=r"^it has actions of shape \[\], but dtc needs one of n"):
         spaces.vector(0, 1, ())
 

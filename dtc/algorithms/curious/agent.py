@@ -67,11 +67,12 @@ class Agent:
 
     @property
     def plans(self) -> bool:
-        """Whether the acting policy follows dreams while nothing pays: if it is curious.
+        """Whether the acting policy follows dreams while nothing pays: if novelty leads it.
 
         Of a box, the noise of dreamed actions has no memory, so that no dream goes far.
         """
-        return self.acting.is_curious and self.spec.is_discrete and self.dream.plans > 0
+        has_novelty = self.acting.is_curious and self.num_members > 1
+        return has_novelty and self.spec.is_discrete and self.dream.plans > 0
 
     @property
     def plan_stride(self) -> int:

@@ -95,6 +95,7 @@ def choose(
     value_KB = values_fn(agent, networks, agent.task, latent_KB)["extrinsic"]
     is_chosen_B = ids_B % 4 == 3
     far_KB = jnp.abs(value_KB - value_KB.mean(0, keepdims=True))
+    far_KB = jnp.where(ring.context_rows(stored, index_KB).terminated, 0, far_KB)  # never learned
     unusual_B = jnp.where(far_KB.max(0) > UNUSUAL, far_KB.argmax(0), 0)
     best_B = jnp.where(is_chosen_B, unusual_B, 0)
     counted = agent.replay.batch - agent.replay.batch // 4

@@ -36,6 +36,7 @@ from dtc.core.metrics import LEAST, Metrics
 from dtc.core.normalizer import Normalizer
 from dtc.core.numerics import ema, ema_from_start
 from dtc.core.optimizer import OptimizerInfo
+from dtc.core.reward_unit import RewardUnit
 from dtc.core.types import Array, Latent, PyTree
 from dtc.curiosity import drive, rarity
 from dtc.data.ring import Ring, Written
@@ -73,6 +74,7 @@ def gradients(
 ) -> tuple[Gradients, UpdateInfo]:
     """Raw gradients of one update, reduced over the mesh once, and the update's other results."""
     batch = sample(draws, learner, stored, agent)
+    learner = in_unit(learner, batch.unit)
     params = mesh.vary(learner.params)  # in float32, before any cast: see mesh.vary
     loss_fn = partial(
         trunk_loss, batch=batch, uniform=observe_noise(draws, batch, agent), agent=agent
@@ -123,6 +125,23 @@ def gradients(
     return reduce_gradients(local, sums.weight), UpdateInfo(seen, batch, ranges, scalars)
 
 
+def in_unit(learner: Learner, unit: RewardUnit) -> Learner:
+    """The learner with the ranges of the task's returns in another unit of rewards.
+
+    The unit jumps at the first positive reward. Ranges of costs in the old one, which was 1, would
+    divide advantages for a thousand updates.
+    """
+    factor = learner.unit.size / unit.size
+
+    def converted(kinds: dict[str, ReturnRange]) -> dict[str, ReturnRange]:
+        return {
+            name: ReturnRange(factor * x.low, factor * x.high) if name == "extrinsic" else x
+            for name, x in kinds.items()
+        }
+
+    return learner._replace(ranges={name: converted(x) for name, x in learner.ranges.items()})
+
+
 def reduce_gradients(local: Gradients, weight_E: Array) -> Gradients:
     """Means over both mesh axes; for members, sums over `data` divided by the summed weights.
 
@@ -160,7 +179,7 @@ def learn(
         learner.curiosity,
         scalars["curiosity/novelty"],
         scalars["curiosity/novel_share"],
-        jnp.minimum(paid[agent.task.name] / PAYS, 1.0),
+        stake(paid[agent.task.name], agent),
         agent.curiosity,
         len(agent.dream.horizons),
     )
@@ -195,6 +214,11 @@ def learn(
     )
     rest = {name: x for name, x in after._asdict().items() if name not in STEPPED}
     return Learned(after, written(info, agent), scalars, evidence=(steps, taken, rest))
+
+
+def stake(paid: Array, agent: Agent) -> Array:
+    """[] how much the task pays, as `drive.update` reads it; 0 where nothing measures novelty."""
+    return jnp.minimum(paid / PAYS, 1.0) if agent.num_members > 1 else jnp.zeros_like(paid)
 
 
 def written(info: UpdateInfo, agent: Agent) -> Written:

@@ -41,6 +41,7 @@ def trunk_loss(
     trunk: PyTree, batch: Batch, uniform: Array, agent: Agent
 ) -> tuple[TrunkOut, TrunkInfo]:
     """The trunk's loss of a batch, from the posterior samples of `uniform` numbers [T, B, S]."""
+    rows = batch.rows._replace(first=batch.first)  # nothing is known before a window without latent
     seen = rssm.observe(
         agent.trunk, trunk, batch.obs, batch.previous, batch.first, batch.context, uniform
     )
@@ -48,20 +49,20 @@ def trunk_loss(
     if batch.replayed is not None:
         hashes = hashes_of(seen, batch, trunk, agent)
         rare = jnp.exp(jnp.log(rarity.rarity(batch.replayed, hashes)).mean(0))
-        rows = rarity.taken(hashes, batch.rows.action) if agent.spec.is_discrete else hashes
-        shares = rarity.shares(rows, jnp.broadcast_to(batch.weight, rows.bucket.shape[:-1]))
+        taken = rarity.taken(hashes, rows.action) if agent.spec.is_discrete else hashes
+        shares = rarity.shares(taken, jnp.broadcast_to(batch.weight, taken.bucket.shape[:-1]))
     terms = losses.losses(
         agent.trunk,
         trunk,
         seen,
         batch.obs,
-        batch.rows,
+        rows,
         rarity=rare,
         earlier=batch.earlier,
     )
     weighted = terms
     if agent.model.focal:
-        weight = losses.focal(terms["dyn"], batch.rows.first, agent.model.focal)
+        weight = losses.focal(terms["dyn"], rows.first, agent.model.focal)
         weighted = terms | {"dyn": weight * terms["dyn"]}
     out = TrunkOut(losses.total(weighted, agent.trunk), seen.deter, seen.stoch)
     return out, TrunkInfo(seen, terms, shares)

@@ -79,7 +79,7 @@ def _spaces(space: Any) -> dict[str, Any]:
 
 def _part(space: Any) -> Part:
     """One part of an observation."""
-    if hasattr(space, "nvec"):
+    if hasattr(space, "nvec") and not np.any(getattr(space, "start", 0)):
         return spaces.box(space.shape, np.int64, 0, int(np.max(space.nvec)) - 1)
     if hasattr(space, "n") and not space.shape and not int(getattr(space, "start", 0)):
         return spaces.category(int(space.n))

@@ -62,6 +62,7 @@ def box(shape: tuple[int, ...], dtype: Any, low: Any = -np.inf, high: Any = np.i
     shape = tuple(shape)
     if np.dtype(dtype).kind == "b":
         return binary(shape)
+    low, high = _unlimited(low, dtype), _unlimited(high, dtype)
     ends = _bound(np.min(low)), _bound(np.max(high))
     if jnp.issubdtype(dtype, jnp.integer) and ends == (0, 1):
         return binary(shape)
@@ -74,6 +75,14 @@ def box(shape: tuple[int, ...], dtype: Any, low: Any = -np.inf, high: Any = np.i
     if first == 0 and 1 <= last < MAX_CLASSES and len(shape) in (1, 2):
         return Part(ArraySpec(shape, jnp.uint8, num_classes=int(last) + 1))
     return Part(ArraySpec(shape, jnp.uint8, *ends))
+
+
+def _unlimited(x: Any, dtype: Any) -> np.ndarray:
+    """Bounds; the ends of a wide signed integer are a suite's infinity."""
+    x = np.asarray(x, np.float64)
+    if np.dtype(dtype).kind != "i" or np.dtype(dtype).itemsize < 4:
+        return x
+    return np.where(np.abs(x) >= np.iinfo(dtype).max, np.copysign(np.inf, x), x)
 
 
 def _bound(x: Any) -> float | None:
@@ -120,16 +129,24 @@ def is_planes(part: Part) -> bool:
 def vector(low: Any, high: Any, shape: tuple[int, ...]) -> ArraySpec:
     """The action of a box: bounds are numbers where all dims have the same, else one for each.
 
+    A dim with one bound gets a range of 2 beside it, one with none [-1, 1].
+
     Raises:
       ConfigError: it is not a vector.
     """
     if len(shape) != 1:
         raise ConfigError(refusal(shape))
-    ends = [np.broadcast_to(np.asarray(x, np.float64), shape) for x in (low, high)]
-    if any(np.abs(x).max() >= UNBOUNDED for x in ends):
-        return ArraySpec(tuple(shape), jnp.float32)
-    first, last = (float(x[0]) if (x == x[0]).all() else tuple(x.tolist()) for x in ends)
+    ends = [np.broadcast_to(np.asarray(x, np.float64), shape).tolist() for x in (low, high)]
+    sides = zip(*map(_finite, *ends), strict=True)
+    first, last = (side[0] if len(set(side)) == 1 else side for side in sides)
     return ArraySpec(tuple(shape), jnp.float32, first, last)
+
+
+def _finite(low: float, high: float) -> tuple[float, float]:
+    """Bounds of which the missing ones are chosen, see `vector`."""
+    if abs(low) >= UNBOUNDED:
+        low = -1.0 if abs(high) >= UNBOUNDED else high - 2
+    return low, low + 2 if abs(high) >= UNBOUNDED else high
 
 
 def refusal(shape: Any) -> str:

@@ -24,6 +24,9 @@ DISTANCE = 0.1  # smallest relative distance of members; unrelated members have 
 SALIENCE = 0.05  # smallest entropy of the salience weights, relative to equal weights
 BIAS = 0.9  # largest error of the critic, relative to the realised return
 
+# What to raise where a policy is too sure of its actions
+ENTROPY = "behaviour.entropy, or behaviour.mix_entropy while task/earned is near 0"
+
 SHOWN = (
     Shown("loss/trunk", ".3g"),
     Shown("loss/member", ".3g"),
@@ -45,8 +48,8 @@ def make(program: Program) -> Report:
         shown=SHOWN,
         signs={
             "kl": kl_near_zero,
-            "entropy": partial(settled, setting="behaviour.entropy"),
-            "swings": partial(swings, setting="behaviour.entropy"),
+            "entropy": partial(settled, setting=ENTROPY),
+            "swings": partial(swings, setting=ENTROPY),
             "members": members_alike,
             "salience": partial(salience_collapsed, limits=most),
             "value": value_bias,
