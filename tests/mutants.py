@@ -150,6 +150,14 @@ MUTANTS = (
         PLANNING_LAWS,
     ),
     Mutant(
+        "plan_is_repeated_once_the_task_pays",
+        PLANNING,
+        "~seen.timestep.first & ~is_over)",
+        "~seen.timestep.first)",
+        "test_the_last_plan_is_followed_once_where_the_task_begins_to_pay",
+        PLANNING_LAWS,
+    ),
+    Mutant(
         "plan_ignores_the_mask",
         PLANNING,
         "follows, mask = holds, seen.timestep.action_mask",
@@ -191,8 +199,8 @@ MUTANTS = (
     Mutant(
         "plan_is_made_though_the_task_pays",
         PLANNING,
-        "is_due = seeks & (",
-        "is_due = (",
+        "is_due = seeks & is_over",
+        "is_due = is_over",
         "test_no_plan_is_made_once_the_task_pays",
         PLANNING_LAWS,
     ),
@@ -793,8 +801,8 @@ MUTANTS = (
     Mutant(
         "a_reward_free_policy_is_never_bored",
         LEARN,
-        "paid[agent.task.name] / PAYS, 1.0),\n        agent.curiosity",
-        "paid[agent.acting.name] / PAYS, 1.0),\n        agent.curiosity",
+        "stake(paid[agent.task.name], agent)",
+        "stake(paid[agent.acting.name], agent)",
         "test_an_explorer_is_bored_as_far_as_its_task_pays",
     ),
     Mutant(
@@ -848,6 +856,41 @@ MUTANTS = (
         'scalars.get(f"{policy.name}/entropy_share")',
         'scalars.get(f"{agent.task.name}/entropy_share")',
         "test_the_entropy_weight_follows_its_own_policy",
+    ),
+    Mutant(
+        "an_explorer_is_certain_where_novelty_differs_much",
+        LEARN,
+        "jnp.maximum(USUAL_RANGE / scale, 1.0)",
+        "USUAL_RANGE / scale",
+        "test_an_explorer_walks_more_freely_where_all_places_are_about_as_novel",
+    ),
+    Mutant(
+        "ranges_stay_in_the_old_unit_of_rewards",
+        LEARN,
+        "    learner = in_unit(learner, batch.unit)\n",
+        "",
+        "test_the_range_of_the_task_s_returns_is_read_in_the_unit_of_the_batch",
+    ),
+    Mutant(
+        "an_agent_without_members_gets_bored",
+        LEARN,
+        "if agent.num_members > 1 else",
+        "if agent.num_members >= 0 else",
+        "test_boredom_rises_with_what_the_task_pays_if_novelty_is_measured",
+    ),
+    Mutant(
+        "windows_begin_at_terminal_states",
+        f"{AGENT}/batch.py",
+        "jnp.where(ring.context_rows(stored, index_KB).terminated, 0, far_KB)",
+        "far_KB",
+        "test_every_fourth_sequence_begins_where_the_value_is_most_unusual",
+    ),
+    Mutant(
+        "a_window_without_latents_is_surprised_by_its_first_row",
+        f"{AGENT}/model.py",
+        "batch.rows._replace(first=batch.first)",
+        "batch.rows",
+        "test_the_trunk_s_gradient_weighs_the_dynamics_loss_of_each_row",
     ),
     Mutant(
         "a_uniform_policy_stays_uniform",
@@ -1016,8 +1059,8 @@ MUTANTS = (
     Mutant(
         "rarity_counts_places_with_another_action",
         f"{AGENT}/model.py",
-        "rarity.taken(hashes, batch.rows.action)",
-        "rarity.taken(hashes, 0 * batch.rows.action)",
+        "rarity.taken(hashes, rows.action)",
+        "rarity.taken(hashes, 0 * rows.action)",
         "test_rows_are_rare_by_what_was_replayed_before_and_then_counted",
     ),
     Mutant(
@@ -1122,8 +1165,8 @@ MUTANTS = (
     Mutant(
         "rows_that_were_chosen_count",
         f"{AGENT}/model.py",
-        "jnp.broadcast_to(batch.weight, rows.bucket.shape[:-1])",
-        "jnp.ones(rows.bucket.shape[:-1])",
+        "jnp.broadcast_to(batch.weight, taken.bucket.shape[:-1])",
+        "jnp.ones(taken.bucket.shape[:-1])",
         "test_rows_are_rare_by_what_was_replayed_before_and_then_counted",
     ),
     Mutant(

@@ -23,6 +23,9 @@ PERCENTILES = (5.0, 95.0)  # of the returns; their range divides advantages
 RETURN_RATE = 0.01  # EMA rate of the percentiles, per update
 
 ENTROPY_RATE = 0.05  # EMA rate of mean |advantage|, which scales a reward-free policy's entropy
+# Range of the returns of relative novelty, which are about 1. If an explorer's is smaller, all
+# places are about as novel, and its entropy weighs more.
+USUAL_RANGE = 0.3
 MOST_ENTROPY = 0.95  # entropy above which `Seeking.factor` falls, in units of the largest
 FACTOR_RATE = 0.2  # step of the factor's log, an update and unit of entropy share
 LEAST_FACTOR = 1e-3  # smallest factor, in units of `Policy.seeking`

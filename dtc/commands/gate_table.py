@@ -190,8 +190,8 @@ GATES = {
     ),
     "cartpole_milli": rewards_times("0.001", "gymnax/CartPole-v1", 50_000, 475, 475),
     "cartpole_10k": rewards_times("10000", "gymnax/CartPole-v1", 50_000, 475, 475),
-    "feeder_milli": rewards_times("0.001", "feeder_ego", 120_000, 40, 58),
-    "feeder_10k": rewards_times("10000", "feeder_ego", 120_000, 40, 58),
+    "pendulum_milli": rewards_times("0.001", "gymnax/Pendulum-v1", 50_000, -400, -250),
+    "pendulum_10k": rewards_times("10000", "gymnax/Pendulum-v1", 50_000, -400, -250),
     # Half of the way from the random policy's return to the scripted one's is 13.3, a quarter 6.1.
     "hack": Gate(
         ("--config=configs/hack.py", "--steps=100000"),

@@ -1047,6 +1047,7 @@ def given_gradients(s: Scene):
         "curiosity/novel_share": Mean(jnp.float32(5.0), jnp.float32(10.0)),
         "curiosity/novelty_replay": Mean(jnp.float32(7.0), jnp.float32(10.0)),
         "explore/intrinsic/advantage": Mean(jnp.float32(4.0), jnp.float32(10.0)),
+        "explore/intrinsic/return_scale": jnp.float32(targets.USUAL_RANGE / 1.5),
         "task/extrinsic/advantage": Mean(jnp.float32(9.0), jnp.float32(10.0)),
         "explore/entropy_share": Mean(jnp.float32(9.7), jnp.float32(10.0)),
         "task/entropy_share": Mean(jnp.float32(2.0), jnp.float32(10.0)),
@@ -1261,7 +1262,7 @@ def test_slow_critics_and_the_average_follow_the_updated_parameters():
     assert_close(after.average, average)
 
 
-@pytest.mark.parametrize(("name", "size", "share"), [("explore", 0.4, 0.97), ("task", 0.9, 0.2)])
+@pytest.mark.parametrize(("name", "size", "share"), [("explore", 0.6, 0.97), ("task", 0.9, 0.2)])
 def test_the_entropy_weight_follows_its_own_policy(name, size, share):
     s, after = explorer(), updated()[0].learner.entropy[name]
     most, old = s.policies[name].seeking, s.learner.entropy[name]
@@ -1270,6 +1271,17 @@ def test_the_entropy_weight_follows_its_own_policy(name, size, share):
     factor = old.factor * np.exp(targets.FACTOR_RATE * below)
     assert factor < most
     np.testing.assert_allclose(after, (factor, size), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("scale", "times"), [(0.1, 3.0), (0.29, 30 / 29), (0.31, 1.0), (40.0, 1.0)]
+)
+def test_an_explorer_walks_more_freely_where_all_places_are_about_as_novel(scale, times):
+    s, size, update = explorer(), {"explore/advantage": 0.4, "task/advantage": 0.4}, jnp.int32(0)
+    scales = {f"explore/{kind}/return_scale": scale for kind in ("intrinsic", "extrinsic")}
+    found = learn.next_seeking(update, s.learner, size | scales, s.agent)
+    assert float(found["explore"].advantage) == pytest.approx(0.4 * times)
+    assert float(found["task"].advantage) == pytest.approx(0.4)
 
 
 def test_moments_and_ranges_are_kept_for_the_next_update():

@@ -257,6 +257,16 @@ def test_the_losses_have_a_term_for_each_leaf_and_reach_every_parameter():
     assert still == zero_heads
 
 
+def test_a_board_may_be_all_there_is_to_see():
+    spec = dataclasses.replace(SPEC, obs={"board": SPEC.obs["board"]}, has_action_mask=False)
+    alone = grid.make_trunk(CFG, spec, Precision())
+    params, groups = rssm.init(jax.random.key(0), alone), alone.cfg.groups
+    before = small_trunk.Latent(normal(B, alone.cfg.deter), np.zeros((B, groups), np.uint8))
+    uniform, is_first = RNG.random((B, groups), np.float32), np.zeros(B, bool)
+    after = rssm.observe_step(alone, params, before, ACTION, {"board": BOARD}, is_first, uniform)
+    assert np.isfinite(after.deter).all() and after.ids.shape == (B, groups)
+
+
 def test_a_member_predicts_all_groups():
     member = Member(TRUNK.cfg, Precision(), TRUNK.cells)
     stoch = CODES

@@ -29,7 +29,14 @@ from dtc.algorithms.curious.model import (
 )
 from dtc.behaviour.networks import update_slow
 from dtc.behaviour.policy import Policy, kl
-from dtc.behaviour.targets import PAYS, ReturnRange, Seeking, earned, follow_entropy
+from dtc.behaviour.targets import (
+    PAYS,
+    USUAL_RANGE,
+    ReturnRange,
+    Seeking,
+    earned,
+    follow_entropy,
+)
 from dtc.core import mesh, metrics, normalizer, optimizer
 from dtc.core.keys import Draws
 from dtc.core.metrics import LEAST, Metrics
@@ -314,6 +321,9 @@ def next_seeking(
 
     def one(policy: Policy) -> Seeking:
         size = scalars[f"{policy.name}/advantage"]
+        if policy.is_relative:
+            scale = scalars[f"{policy.name}/intrinsic/return_scale"]
+            size = size * jnp.maximum(USUAL_RANGE / scale, 1.0)
         share = scalars.get(f"{policy.name}/entropy_share")
         return follow_entropy(learner.entropy[policy.name], size, share, update, policy)
 
