@@ -362,6 +362,11 @@ class Scene:
         """The starts of dreams."""
         return self.starts_fn(self.draws, self.seen, self.batch)
 
+    @property
+    def teacher(self):
+        """The learner as lessons read it, with ranges in the batch's unit of rewards."""
+        return learn.in_unit(self.learner, self.batch.unit)
+
     def dreamed(self, name, learner=None):
         """The dreams of a policy."""
         learner = self.learner if learner is None else learner
@@ -370,7 +375,7 @@ class Scene:
 
     def lesson(self, name, learner=None, starts=None, dreamed=None):
         """The DreamLesson of a policy, from its own dreams or given ones."""
-        learner = self.learner if learner is None else learner
+        learner = self.teacher if learner is None else learner
         starts = self.starts if starts is None else starts
         dreamed = self.dreamed(name) if dreamed is None else dreamed
         learn_in_dreams = self.compiled(dreams.learn_in_dreams)

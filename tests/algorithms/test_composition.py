@@ -829,7 +829,7 @@ def lesson_equations(s: Scene, name: str):
         survival, discounted = survival * cont[t], discounted * discount * cont[t]
     returns, advantage = {}, np.zeros(cont.shape)
     for kind in policy.rewards:
-        old, reward = s.learner.ranges[name][kind.name], np.asarray(dreamed.reward, np.float64)
+        old, reward = s.teacher.ranges[name][kind.name], np.asarray(dreamed.reward, np.float64)
         kind_weight = kind.weight
         if kind.name == "intrinsic":
             reward = np.asarray(dreamed.novelty, np.float64)
@@ -1020,7 +1020,7 @@ def test_each_critic_is_regularised_by_the_slow_critic_of_its_own_kind(kind):
     s, name = scene(), f"critic_{kind}"
     task = s.learner.slow["task"]
     slow = {"task": task | {name: jax.tree.map(lambda x: 1.1 * x, task[name])}}
-    other = s.lesson("task", learner=s.learner._replace(slow=slow))
+    other = s.lesson("task", learner=s.teacher._replace(slow=slow))
     found = moved(s.lesson("task").gradients, other.gradients)
     assert found - {"salience"} == {name}
 
