@@ -297,7 +297,7 @@ def test_a_gate_names_an_environment_that_there_is(name):
     assert flags or "--config=configs/" in gates.GATES[name].flags[0]
 
 
-@pytest.mark.parametrize("task", ["cartpole", "feeder"])
+@pytest.mark.parametrize("task", ["cartpole", "pendulum"])
 @pytest.mark.parametrize(("suffix", "factor"), [("milli", 1e-3), ("10k", 1e4)])
 def test_gates_of_other_units_ask_for_the_same_policy(task, suffix, factor):
     plain, scaled = gates.GATES[task], gates.GATES[f"{task}_{suffix}"]
