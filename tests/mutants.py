@@ -881,7 +881,7 @@ MUTANTS = (
     Mutant(
         "windows_begin_at_terminal_states",
         f"{AGENT}/batch.py",
-        "jnp.where(ring.context_rows(stored, index_KB).terminated, 0, far_KB)",
+        "jnp.where(before_KB.terminated, 0, far_KB)",
         "far_KB",
         "test_every_fourth_sequence_begins_where_the_value_is_most_unusual",
     ),

@@ -24,7 +24,7 @@ RETURN_RATE = 0.01  # EMA rate of the percentiles, per update
 
 ENTROPY_RATE = 0.05  # EMA rate of mean |advantage|, which scales a reward-free policy's entropy
 # Range of the returns of relative novelty, which are about 1. If an explorer's is smaller, all
-# places are about as novel, and its entropy weighs more.
+# places are about equally novel, and its entropy weighs more.
 USUAL_RANGE = 0.3
 MOST_ENTROPY = 0.95  # entropy above which `Seeking.factor` falls, in units of the largest
 FACTOR_RATE = 0.2  # step of the factor's log, an update and unit of entropy share

@@ -205,13 +205,13 @@ def sample(ring: Ring, keys_B: Key, id_B: Array, cfg: ReplayConfig) -> Sample:
 def read(ring: Ring, index: SampleIndex, cfg: ReplayConfig) -> Sample:
     """The sequences of T rows at these places [B], with the row before each."""
     slot_TB = (index.slot[None] + jnp.arange(cfg.length + 1)[:, None]) % ring.rows.shape[0]
-    rows_TB = ring.layout.row.unpack(_gather(ring.rows, slot_TB, index.env[None]))
+    rows_TB = rows_at(ring, slot_TB, index.env[None])
     return Sample(rows_TB, context(ring, index), index)
 
 
-def context_rows(ring: Ring, index: SampleIndex) -> Row:
-    """The rows before the sequences at these places [...]."""
-    return ring.layout.row.unpack(_gather(ring.rows, index.slot, index.env))
+def rows_at(ring: Ring, slot: Array, env: Array) -> Row:
+    """The rows in these slots of these environments, [...] each."""
+    return ring.layout.row.unpack(_gather(ring.rows, slot, env))
 
 
 def context(ring: Ring, index: SampleIndex) -> PyTree | None:

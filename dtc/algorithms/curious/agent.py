@@ -34,7 +34,7 @@ from dtc.world_model.ends import Ends
 from dtc.world_model.ensemble import Member
 from dtc.world_model.latent import Feature
 
-LOOK_AHEAD = 8  # steps of a dream that is made to plan
+LOOK_AHEAD = 8  # steps of each dream that is made for a plan
 COUNTED = ("jsd", "progress")  # novelties that rarity multiplies; the others are controls
 
 
@@ -67,7 +67,7 @@ class Agent:
 
     @property
     def plans(self) -> bool:
-        """Whether the acting policy follows dreams while nothing pays: if novelty leads it.
+        """Whether the acting policy follows dreams while nothing pays: if members lead it.
 
         Of a box, the noise of dreamed actions has no memory, so that no dream goes far.
         """

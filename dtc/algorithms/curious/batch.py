@@ -95,7 +95,8 @@ def choose(
     value_KB = values_fn(agent, networks, agent.task, latent_KB)["extrinsic"]
     is_chosen_B = ids_B % 4 == 3
     far_KB = jnp.abs(value_KB - value_KB.mean(0, keepdims=True))
-    far_KB = jnp.where(ring.context_rows(stored, index_KB).terminated, 0, far_KB)  # never learned
+    before_KB = ring.rows_at(stored, index_KB.slot, index_KB.env)
+    far_KB = jnp.where(before_KB.terminated, 0, far_KB)  # no critic learns terminal states
     unusual_B = jnp.where(far_KB.max(0) > UNUSUAL, far_KB.argmax(0), 0)
     best_B = jnp.where(is_chosen_B, unusual_B, 0)
     counted = agent.replay.batch - agent.replay.batch // 4

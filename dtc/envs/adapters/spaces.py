@@ -78,21 +78,20 @@ def box(shape: tuple[int, ...], dtype: Any, low: Any = -np.inf, high: Any = np.i
 
 
 def _unlimited(x: Any, dtype: Any) -> np.ndarray:
-    """Bounds; the ends of a wide signed integer are a suite's infinity."""
-    x = np.asarray(x, np.float64)
-    if np.dtype(dtype).kind != "i" or np.dtype(dtype).itemsize < 4:
-        return x
-    return np.where(np.abs(x) >= np.iinfo(dtype).max, np.copysign(np.inf, x), x)
+    """Bounds, infinite where they are what suites write for infinity: the ends of the dtype."""
+    x, dtype = np.asarray(x, np.float64), np.dtype(dtype)
+    is_wide = dtype.kind == "i" and dtype.itemsize >= 4
+    limit = np.iinfo(dtype).max if is_wide else UNBOUNDED
+    return np.where(np.abs(x) >= limit, np.copysign(np.inf, x), x)
 
 
 def _bound(x: Any) -> float | None:
-    return float(x) if abs(float(x)) < UNBOUNDED else None
+    return float(x) if np.isfinite(x) else None
 
 
 def _bounds(x: Any, shape: tuple[int, ...]) -> Any:
     """One number, or None, where all dims have the same bound; else nested tuples of the shape."""
-    each = np.broadcast_to(np.asarray(x, np.float64), shape)
-    each = np.where(np.abs(each) < UNBOUNDED, each, np.copysign(np.inf, each))
+    each = np.broadcast_to(x, shape)
     same = np.unique(each)
     return _bound(same[0]) if len(same) == 1 else _tuples(each.tolist())
 
@@ -136,7 +135,7 @@ def vector(low: Any, high: Any, shape: tuple[int, ...]) -> ArraySpec:
     """
     if len(shape) != 1:
         raise ConfigError(refusal(shape))
-    ends = [np.broadcast_to(np.asarray(x, np.float64), shape).tolist() for x in (low, high)]
+    ends = [np.broadcast_to(_unlimited(x, np.float32), shape).tolist() for x in (low, high)]
     sides = zip(*map(_finite, *ends), strict=True)
     first, last = (side[0] if len(set(side)) == 1 else side for side in sides)
     return ArraySpec(tuple(shape), jnp.float32, first, last)
@@ -144,9 +143,9 @@ def vector(low: Any, high: Any, shape: tuple[int, ...]) -> ArraySpec:
 
 def _finite(low: float, high: float) -> tuple[float, float]:
     """Bounds of which the missing ones are chosen, see `vector`."""
-    if abs(low) >= UNBOUNDED:
-        low = -1.0 if abs(high) >= UNBOUNDED else high - 2
-    return low, low + 2 if abs(high) >= UNBOUNDED else high
+    if math.isinf(low):
+        low = -1.0 if math.isinf(high) else high - 2
+    return low, low + 2 if math.isinf(high) else high
 
 
 def refusal(shape: Any) -> str:
