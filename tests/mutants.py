@@ -255,6 +255,21 @@ MUTANTS = (
         "tests/behaviour/test_targets.py",
     ),
     Mutant(
+        "costs_pay_like_rewards",
+        "dtc/behaviour/targets.py",
+        "jnp.where(unit.is_known, size, jnp.square(beyond / COSTS))",
+        "size",
+        "test_costs_alone_pay_if_they_differ_by_a_tenth_and_by_more_than_the_critic_errs",
+        "tests/behaviour/test_targets.py",
+    ),
+    Mutant(
+        "what_is_earned_is_in_another_unit_than_its_range",
+        LEARN,
+        "earned(ranges, info.batch.unit)",
+        "earned(ranges, learner.unit)",
+        "test_what_costs_earn_is_earned_in_full_until_something_is_won",
+    ),
+    Mutant(
         "boredom_takes_from_novelty_while_nothing_pays",
         "dtc/behaviour/targets.py",
         "weight * (1.0 - boredom * paid)",

@@ -16,6 +16,7 @@ from dtc.core import mesh, returns
 from dtc.core.metrics import Mean
 from dtc.core.numerics import accum, ema_from_start, masked_sum
 from dtc.core.percentiles import global_percentiles
+from dtc.core.reward_unit import RewardUnit
 from dtc.core.types import Array
 
 # DreamerV3's constants (Hafner et al. 2023). Running means start as plain means here.
@@ -32,6 +33,8 @@ LEAST_FACTOR = 1e-3  # smallest factor, in units of `Policy.seeking`
 SPREADS = 10.0  # a usual range of novelty's returns, in standard deviations of R - v
 LEAST_SPREAD = 1e-4  # smallest of these standard deviations that divides
 PAYS = 0.1  # the task pays once `earned` reaches this
+COSTS = 0.1  # range of returns that is all there is to earn where only costs are known
+ERROR = 0.02  # of such returns: a range that may be the critic's error
 FALL = 7.0  # how fast the task's floor falls from 1 as the range of its returns grows
 
 
@@ -75,6 +78,7 @@ def targets(
     rollout: Rollout,
     ranges: dict[str, ReturnRange],
     *,
+    unit: RewardUnit,
     horizon: Array,
     boredom: Array,
     update: Array,
@@ -96,6 +100,7 @@ def targets(
     returns leave out chosen starts, or a goal reached once would look like one always reached.
 
     Args:
+      unit: of the task's rewards.
       horizon: [] int32 steps that were dreamed.
       update: [] int32, number of updates before this one.
     """
@@ -115,12 +120,13 @@ def targets(
     delta = {name: ret[name] - value_t[name] for name in ret}
     followed = _follow(ret, delta, counted_Hn, ranges, update, cfg.centre)
     new_ranges = {name: one.new for name, one in followed.items()}
+    paid = earned(new_ranges, unit)
     metrics: dict[str, Array | Mean] = {}
     parts: dict[str, Array] = {}
     for kind in policy.rewards:
         name = kind.name
         one = followed[name]
-        weight, scale = _weight_and_scale(kind, boredom, earned(new_ranges), one)
+        weight, scale = _weight_and_scale(kind, unit, boredom, paid, one)
         parts[name] = jnp.where(valid_Hn, weight * (delta[name] - one.mean_delta) / scale, 0.0)
         sizes = {"return_scale": scale, "return_p05": one.found.low, "return_p95": one.found.high}
         metrics |= {f"{name}/{k}": x for k, x in sizes.items()}
@@ -206,7 +212,7 @@ def _follow(
 
 
 def _weight_and_scale(
-    kind: Reward, boredom: Array, paid: Array, followed: Followed
+    kind: Reward, unit: RewardUnit, boredom: Array, paid: Array, followed: Followed
 ) -> tuple[Array, Array]:
     """[] each: the weight of one kind's advantage, and what divides it.
 
@@ -221,6 +227,7 @@ def _weight_and_scale(
     """
     weight, floor = jnp.asarray(kind.weight), jnp.asarray(kind.floor)
     if kind.name == "extrinsic":
+        floor = jnp.where(unit.is_known, floor, COSTS * floor)
         floor = jnp.maximum(floor, 1.0 - FALL * paid)
     scale = jnp.maximum(floor, followed.new.high - followed.new.low)
     if kind.fades:
@@ -230,14 +237,23 @@ def _weight_and_scale(
     return weight, scale
 
 
-def earned(ranges: dict[str, ReturnRange]) -> Array:
+def earned(ranges: dict[str, ReturnRange], unit: RewardUnit) -> Array:
     """[] in [0, 1]: how much a policy's returns of the task differ, in units of its rewards.
 
     While it is 0, nothing is known that pays, and novelty is all that there is to seek. So it is
     for a policy that is not rewarded by the task.
+
+    Where only costs were met, rewards have no unit, and returns that differ by `COSTS` are all
+    there is to earn. By the square, those that differ by a tenth of it are a hundredth: they may be
+    costs on the way to a reward that nobody has found yet. If each step costs the same, returns
+    differ by the critic's error alone.
     """
     known = ranges.get("extrinsic")
-    return jnp.zeros(()) if known is None else jnp.clip(known.high - known.low, 0.0, 1.0)
+    if known is None:
+        return jnp.zeros(())
+    size = known.high - known.low
+    beyond = jnp.maximum(size + ERROR * jnp.minimum(known.low, 0), 0)
+    return jnp.clip(jnp.where(unit.is_known, size, jnp.square(beyond / COSTS)), 0.0, 1.0)
 
 
 class Seeking(NamedTuple):

@@ -35,9 +35,10 @@ class RewardUnit(NamedTuple):
         return jnp.sqrt(jnp.where(self.is_known, self.square / share, 1.0))
 
 
-def init(dtype: jnp.dtype) -> RewardUnit:
-    """The unit of no data."""
-    return RewardUnit(jnp.zeros((), dtype), jnp.zeros((), dtype))
+def init(dtype: jnp.dtype, is_one: bool = False) -> RewardUnit:
+    """The unit of no data; with `is_one` it is known to be 1."""
+    x = jnp.full((), is_one, dtype)
+    return RewardUnit(x, x)
 
 
 def follow(unit: RewardUnit, reward: Array, update: Array) -> RewardUnit:

@@ -25,6 +25,13 @@ def test_dreamerv3_does_not_standardise_vectors():
     assert moments == {} and normalizer.standardise(moments, SEQUENCE.obs) == SEQUENCE.obs
 
 
+@pytest.mark.parametrize("is_followed", [True, False])
+def test_raw_rewards_have_the_known_unit_1(is_followed):
+    config = smoke_config(behaviour__reward_unit=is_followed)
+    unit = agent.init(jax.random.key(0), agent.make(config, SPEC, Precision(), JSD)).unit
+    assert (float(unit.size), bool(unit.is_known)) == (1, not is_followed)
+
+
 @pytest.mark.parametrize("mode", ["task", "explore", "mix"])
 def test_each_policy_has_slow_critics_an_average_ranges_and_an_entropy_weight(mode):
     learner = shapes_of(behaviour__mode=mode)

@@ -1312,8 +1312,22 @@ def test_the_range_of_the_task_s_returns_is_read_in_the_unit_of_the_batch():
     assert new.size > 1.5  # the first reward: the unit jumps from 1
     more = far.high - without.high, without.low - far.low
     np.testing.assert_allclose(more, (1 - rate) * 30 / new.size, rtol=1e-4)
-    kept = learn.in_unit(learner(30.0), new).ranges["task"]["intrinsic"]
-    assert_equal(kept, s.learner.ranges["task"]["intrinsic"])
+    later = learn.in_unit(learner(30.0), new)
+    assert_equal(later.ranges["task"]["intrinsic"], s.learner.ranges["task"]["intrinsic"])
+    assert_equal(later.unit, new)
+
+
+def test_what_costs_earn_is_earned_in_full_until_something_is_won():
+    s = explorer()
+    grads, info = given_gradients(s)
+    costs = info.ranges | {
+        "task": {"extrinsic": targets.ReturnRange(jnp.float32(-0.2), jnp.float32(0))}
+    }
+    unknown = reward_unit.init(jnp.float32)
+    for unit, earned in ((info.batch.unit, 0.2), (unknown, 1)):
+        given = info._replace(ranges=costs, batch=info.batch._replace(unit=unit))
+        learned, _ = update_fn()(s.learner, s.ring, grads, given)
+        assert float(learned.metrics["task/earned"]) == pytest.approx(earned)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from dtc.behaviour.losses import ChunkData, PolicyLearner
 from dtc.behaviour.networks import Behaviour
 from dtc.behaviour.targets import ReturnRange, Rollout, targets
 from dtc.config.sections import BehaviourConfig, DreamConfig
+from dtc.core import reward_unit
 from dtc.core.keys import mesh_keys
 from dtc.core.nets import Precision
 from dtc.core.types import ArraySpec, EnvSpec, Latent, Purpose
@@ -82,6 +83,7 @@ def chance_of_second_arm(unknown_arm, late):
                 usual=jnp.ones(N, bool),
             ),
             {"intrinsic": ReturnRange(zero, zero)},
+            unit=reward_unit.init(jnp.float32),
             horizon=PULLS,
             boredom=zero,
             update=i,

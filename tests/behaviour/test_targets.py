@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec as P
 from dtc.behaviour import targets
 from dtc.behaviour.policy import policies
 from dtc.behaviour.targets import ReturnRange, Rollout, Targets
-from dtc.core import mesh, metrics
+from dtc.core import mesh, metrics, reward_unit
 from dtc.core.metrics import Mean
 from tests.meshes import on_mesh
 from tests.small_behaviour import CFG, KINDS, H, N, assert_close
@@ -20,6 +20,8 @@ RNG = np.random.default_rng(0)
 DISCOUNTS = {"extrinsic": 0.95, "intrinsic": 0.8}
 PERCENTILES, RETURN_RATE, ENTROPY_RATE = (5.0, 95.0), 0.01, 0.05
 SPREADS, LEAST_SPREAD, FALL = 10.0, 1e-4, 7.0
+ONE = reward_unit.init(jnp.float32, is_one=True)
+UNKNOWN = reward_unit.init(jnp.float32)
 (MIX,) = policies(CFG, True)
 _, TASK = policies(replace(CFG, mode="explore"), True)
 
@@ -44,6 +46,7 @@ class Problem(NamedTuple):
     horizon: int
     boredom: float
     update: int
+    unit: reward_unit.RewardUnit = ONE
 
 
 PROBLEM = Problem(
@@ -63,9 +66,16 @@ PROBLEM = Problem(
 
 
 def judge(problem):
-    rollout, ranges, horizon, boredom, update = problem
+    rollout, ranges, horizon, boredom, update, unit = problem
     return targets.targets(
-        rollout, ranges, horizon=horizon, boredom=boredom, update=update, policy=MIX, cfg=CFG
+        rollout,
+        ranges,
+        unit=unit,
+        horizon=horizon,
+        boredom=boredom,
+        update=update,
+        policy=MIX,
+        cfg=CFG,
     )
 
 
@@ -161,9 +171,28 @@ def test_targets_equal_a_loop(times):
     expected = numpy_targets(problem)
     assert_close((*found.targets, found.ranges), expected, rtol=1e-4, atol=1e-5)
     known = expected[-1]["extrinsic"]
-    paid = targets.earned(found.ranges)
+    paid = targets.earned(found.ranges, ONE)
     np.testing.assert_allclose(paid, min(known.high - known.low, 1), rtol=1e-4)
-    assert targets.earned({"intrinsic": known}) == 0
+    assert targets.earned({"intrinsic": known}, ONE) == 0
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "paid"),
+    [(-0.01, 0, 0.0096), (-0.05, 0, 0.24), (-0.11, 0, 1), (-500, 0, 1), (-100, -98.1, 0)],
+)
+def test_costs_alone_pay_if_they_differ_by_a_tenth_and_by_more_than_the_critic_errs(
+    low, high, paid
+):
+    known = {"extrinsic": ReturnRange(jnp.float32(low), jnp.float32(high))}
+    assert float(targets.earned(known, UNKNOWN)) == pytest.approx(paid, rel=0.01)
+    assert float(targets.earned(known, ONE)) == pytest.approx(min(high - low, 1))
+
+
+def test_the_floor_of_costs_is_a_tenth():
+    found = [compiled_judge(paying(0.05, 1.0)._replace(unit=unit)) for unit in (ONE, UNKNOWN)]
+    scales = [means(x)["extrinsic/return_scale"] for x in found]
+    known = found[1].ranges["extrinsic"]
+    np.testing.assert_allclose(scales, [0.4, known.high - known.low], rtol=1e-4)
 
 
 @pytest.mark.parametrize(("times", "least"), [(1e-4, 0.99), (0.05, 0.4), (1.0, 0.4)])
@@ -262,7 +291,7 @@ def test_percentiles_and_means_are_those_of_all_devices():
 
     @on_mesh(
         (2, 2),
-        (Problem(rollout, P(), P(), P(), P()),),
+        (Problem(rollout, P(), P(), P(), P(), P()),),
         (Targets(*4 * [per_step]), P(), P()),
     )
     def split(problem):
@@ -289,6 +318,7 @@ def test_advantages_that_are_not_centred_differ_by_the_mean_of_each_kind():
     raw = targets.targets(
         PROBLEM.rollout,
         PROBLEM.ranges,
+        unit=ONE,
         horizon=H,
         boredom=1.0,  # leaves the task's advantage
         update=PROBLEM.update,
@@ -307,6 +337,7 @@ def test_ranges_may_include_the_steps_after_a_dream_s_end():
     every = targets.targets(
         ended.rollout,
         ended.ranges,
+        unit=ONE,
         horizon=H,
         boredom=ended.boredom,
         update=jnp.int32(0),  # the range is that of this update

@@ -255,7 +255,7 @@ def init(root: Key, agent: Agent) -> Learner:
     return Learner(
         params=params,
         normalizer=normalizer.init(sizes, wide),
-        unit=reward_unit.init(wide),
+        unit=reward_unit.init(wide, is_one=not agent.behaviour.reward_unit),
         opt=OptState(
             tx.trunk.init(params.trunk),
             jax.vmap(tx.members.init)(params.members),

@@ -212,6 +212,7 @@ def learn_in_dreams(
     judged = targets(
         rollout,
         learner.ranges[name],
+        unit=learner.unit,
         horizon=horizon,
         boredom=learner.curiosity.boredom,
         update=draws.update,
@@ -246,7 +247,8 @@ def learn_in_dreams(
 def policy_learner(learner: Learner, policy: Policy, agent: Agent) -> PolicyLearner:
     """The inputs of the policy's losses other than parameters and data."""
     name = policy.name
-    weight = entropy_weight(learner.entropy[name], earned(learner.ranges[name]), policy)
+    paid = earned(learner.ranges[name], learner.unit)
+    weight = entropy_weight(learner.entropy[name], paid, policy)
     return PolicyLearner(agent.net(policy), learner.slow[name], weight, agent.spec)
 
 

@@ -133,7 +133,7 @@ def gradients(
 
 
 def in_unit(learner: Learner, unit: RewardUnit) -> Learner:
-    """The learner with the ranges of the task's returns in another unit of rewards.
+    """The learner with another unit of rewards, and the ranges of the task's returns in it.
 
     The unit jumps at the first positive reward. Ranges of costs in the old one, which was 1, would
     divide advantages for a thousand updates.
@@ -146,7 +146,8 @@ def in_unit(learner: Learner, unit: RewardUnit) -> Learner:
             for name, x in kinds.items()
         }
 
-    return learner._replace(ranges={name: converted(x) for name, x in learner.ranges.items()})
+    ranges = {name: converted(x) for name, x in learner.ranges.items()}
+    return learner._replace(unit=unit, ranges=ranges)
 
 
 def reduce_gradients(local: Gradients, weight_E: Array) -> Gradients:
@@ -177,7 +178,7 @@ def learn(
     params, opt, steps = apply_gradients(learner, grads, agent)
     moved = policy_changes(learner.params.behaviour, params.behaviour, info, agent)
     scalars = with_shares(metrics.reduce(info.scalars | moved), agent)
-    paid = {name: earned(ranges) for name, ranges in info.ranges.items()}
+    paid = {name: earned(ranges, info.batch.unit) for name, ranges in info.ranges.items()}
     horizon = horizon_of(learner, agent)
     taken = {p.name: step_share(p, paid, scalars, horizon, agent) for p in agent.policies}
     behaviour = shortened(learner.params.behaviour, params.behaviour, taken)

@@ -40,7 +40,7 @@ def planned(agent: Agent, act: ActFn) -> ActFn:
         old = acting.plan
         assert old is not None
         steps = old.actions.shape[1]
-        seeks = earned(learner.ranges[agent.acting.name]) < PAYS
+        seeks = earned(learner.ranges[agent.acting.name], learner.unit) < PAYS
         is_over = old.calls[0] % steps == 0
         is_due = seeks & is_over
         ids, stride = mesh.global_ids(old.calls.shape[0]), agent.plan_stride
