@@ -644,8 +644,8 @@ MUTANTS = (
     Mutant(
         "entropy_weight_of_the_task_policy",
         f"{AGENT}/dreams.py",
-        "entropy_weight(learner.entropy[name], earned",
-        "entropy_weight(learner.entropy[agent.task.name], earned",
+        "entropy_weight(learner.entropy[name], paid",
+        "entropy_weight(learner.entropy[agent.task.name], paid",
         "test_each_policy_has_its_own_entropy_weight",
     ),
     Mutant(
