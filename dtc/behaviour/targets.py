@@ -121,11 +121,9 @@ def targets(
     followed = _follow(ret, delta, counted_Hn, ranges, update, cfg.centre)
     new_ranges = {name: one.new for name, one in followed.items()}
     paid = earned(new_ranges, unit)
-    metrics: dict[str, Array | Mean] = {}
-    parts: dict[str, Array] = {}
+    metrics, parts = dict[str, Array | Mean](), dict[str, Array]()
     for kind in policy.rewards:
-        name = kind.name
-        one = followed[name]
+        name, one = kind.name, followed[kind.name]
         weight, scale = _weight_and_scale(kind, unit, boredom, paid, one)
         parts[name] = jnp.where(valid_Hn, weight * (delta[name] - one.mean_delta) / scale, 0.0)
         sizes = {"return_scale": scale, "return_p05": one.found.low, "return_p95": one.found.high}
