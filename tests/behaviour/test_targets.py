@@ -65,18 +65,8 @@ PROBLEM = Problem(
 )
 
 
-def judge(problem):
-    rollout, ranges, horizon, boredom, update, unit = problem
-    return targets.targets(
-        rollout,
-        ranges,
-        unit=unit,
-        horizon=horizon,
-        boredom=boredom,
-        update=update,
-        policy=MIX,
-        cfg=CFG,
-    )
+def judge(problem, cfg=CFG):
+    return targets.targets(**problem._asdict(), policy=MIX, cfg=cfg)
 
 
 compiled_judge = jax.jit(judge)
@@ -315,17 +305,8 @@ def test_dreams_from_chosen_starts_are_judged_but_not_by_their_own_returns():
 
 @pytest.mark.slow
 def test_advantages_that_are_not_centred_differ_by_the_mean_of_each_kind():
-    raw = targets.targets(
-        PROBLEM.rollout,
-        PROBLEM.ranges,
-        unit=ONE,
-        horizon=H,
-        boredom=1.0,  # leaves the task's advantage
-        update=PROBLEM.update,
-        policy=MIX,
-        cfg=replace(CFG, centre=False),
-    )
-    centred = judge(PROBLEM._replace(boredom=1.0))
+    problem = PROBLEM._replace(boredom=1.0)  # leaves the task's advantage
+    raw, centred = judge(problem, replace(CFG, centre=False)), judge(problem)
     gap = np.asarray(raw.targets.advantage - centred.targets.advantage)
     assert abs(gap[0, 0]) > 1e-3
     np.testing.assert_allclose(gap, gap[0, 0], rtol=1e-4)
@@ -334,16 +315,8 @@ def test_advantages_that_are_not_centred_differ_by_the_mean_of_each_kind():
 @pytest.mark.slow
 def test_ranges_may_include_the_steps_after_a_dream_s_end():
     ended = changed(PROBLEM, cont=0.4 * np.ones_like(PROBLEM.rollout.cont))  # `runs` ends at once
-    every = targets.targets(
-        ended.rollout,
-        ended.ranges,
-        unit=ONE,
-        horizon=H,
-        boredom=ended.boredom,
-        update=jnp.int32(0),  # the range is that of this update
-        policy=MIX,
-        cfg=replace(CFG, count_ended=True),
-    )
+    first = ended._replace(update=jnp.int32(0))  # the range is that of this update
+    every = judge(first, replace(CFG, count_ended=True))
     returns = every.targets.returns["extrinsic"]
     np.testing.assert_allclose(
         every.ranges["extrinsic"], np.percentile(returns, PERCENTILES), rtol=1e-5
