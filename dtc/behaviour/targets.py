@@ -33,8 +33,8 @@ LEAST_FACTOR = 1e-3  # smallest factor, in units of `Policy.seeking`
 SPREADS = 10.0  # a usual range of novelty's returns, in standard deviations of R - v
 LEAST_SPREAD = 1e-4  # smallest of these standard deviations that divides
 PAYS = 0.1  # the task pays once `earned` reaches this
-COSTS = 0.1  # range of returns that is all there is to earn where only costs are known
-ERROR = 0.02  # of such returns: a range that may be the critic's error
+COSTS = 0.1  # range of returns that counts as fully earned while no reward was positive
+ERROR = 0.02  # share of such returns by which they may differ because the critic errs
 FALL = 7.0  # how fast the task's floor falls from 1 as the range of its returns grows
 
 
@@ -241,10 +241,10 @@ def earned(ranges: dict[str, ReturnRange], unit: RewardUnit) -> Array:
     While it is 0, nothing is known that pays, and novelty is all that there is to seek. So it is
     for a policy that is not rewarded by the task.
 
-    Where only costs were met, rewards have no unit, and returns that differ by `COSTS` are all
-    there is to earn. By the square, those that differ by a tenth of it are a hundredth: they may be
-    costs on the way to a reward that nobody has found yet. If each step costs the same, returns
-    differ by the critic's error alone.
+    While no reward was positive, rewards have no unit. Returns that differ by `COSTS` then count as
+    fully earned, those that differ by a tenth of it as a hundredth earned: they may be costs on the
+    way to a reward that nobody has found yet. Differences up to `ERROR` times the lowest return do
+    not count, since the critic errs where every step costs the same.
     """
     known = ranges.get("extrinsic")
     if known is None:
