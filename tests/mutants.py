@@ -27,6 +27,7 @@ AGENT = "dtc/algorithms/curious"
 PERCENTILES = "dtc/core/percentiles.py"
 GUARD, GUARD_LAWS = "dtc/training/trainer.py", "tests/training/test_guard.py"
 PLANNING, PLANNING_LAWS = f"{AGENT}/planning.py", "tests/algorithms/test_planning.py"
+STARTS_LAWS = "tests/algorithms/test_starts.py"
 TRIALS_LAWS = "tests/algorithms/test_trials.py"
 LEARN, LEARN_LAWS = f"{AGENT}/learn.py", "tests/algorithms/test_learn.py"
 PPO, PPO_LAWS = "dtc/algorithms/ppo/learn.py", "tests/algorithms/test_ppo.py"
@@ -126,42 +127,18 @@ MUTANTS = (
         PLANNING_LAWS,
     ),
     Mutant(
-        "all_environments_follow_the_plans_of_some",
+        "plans_of_some_environments_are_taken_by_others",
         PLANNING,
-        "(is_due & (ids % stride == 0))",
-        "is_due",
+        "acted.action.at[rows].set",
+        "acted.action.at[rows + 1].set",
         "test_some_of_many_environments_plan_from_where_they_are",
-        PLANNING_LAWS,
-    ),
-    Mutant(
-        "plan_does_not_move_on",
-        PLANNING,
-        "jnp.roll(old.actions, -1, axis=1)",
-        "old.actions",
-        "test_a_plan_is_followed_action_by_action_until_the_next_one",
-        PLANNING_LAWS,
-    ),
-    Mutant(
-        "plan_outlives_its_episode",
-        PLANNING,
-        "old.holds & ~seen.timestep.first",
-        "old.holds",
-        "test_a_plan_ends_with_the_episode",
-        PLANNING_LAWS,
-    ),
-    Mutant(
-        "plan_is_repeated_once_the_task_pays",
-        PLANNING,
-        "~seen.timestep.first & ~is_over)",
-        "~seen.timestep.first)",
-        "test_the_last_plan_is_followed_once_where_the_task_begins_to_pay",
         PLANNING_LAWS,
     ),
     Mutant(
         "plan_ignores_the_mask",
         PLANNING,
-        "follows, mask = holds, seen.timestep.action_mask",
-        "follows, mask = holds, None",
+        "(mask := seen.timestep.action_mask) is not None",
+        "(mask := None) is not None",
         "test_a_forbidden_action_of_a_plan_is_not_taken",
         PLANNING_LAWS,
     ),
@@ -184,10 +161,49 @@ MUTANTS = (
     Mutant(
         "plan_is_judged_by_the_rarity_that_the_head_tells",
         PLANNING,
-        "model_fns(agent, learner, policy, counted_rarity)",
+        "model_fns(agent, learner, policy, partial(counted_rarity, seen=seen))",
         "model_fns(agent, learner, policy)",
         "test_the_best_dream_has_the_largest_return_with_the_value_of_its_end",
         PLANNING_LAWS,
+    ),
+    Mutant(
+        "plan_decodes_what_was_observed",
+        PLANNING,
+        "partial(counted_rarity, seen=seen)",
+        "counted_rarity",
+        "test_the_best_dream_has_the_largest_return_with_the_value_of_its_end",
+        PLANNING_LAWS,
+    ),
+    Mutant(
+        "last_steps_of_a_plan_count_as_observed",
+        f"{AGENT}/dreams.py",
+        "x = x.at[: seen.shape[0]].set(seen)",
+        "x = x.at[-seen.shape[0] :].set(seen)",
+        "test_a_plan_s_first_step_is_as_rare_as_the_observation_that_it_begins_with",
+    ),
+    Mutant(
+        "rare_starts_are_drawn_though_the_task_pays",
+        f"{AGENT}/dreams.py",
+        "log_rarity(agent, learner, seen).T * seeks(agent, learner)",
+        "log_rarity(agent, learner, seen).T",
+        "test_rare_starts_are_drawn_and_left_out_of_statistics_while_nothing_pays",
+        STARTS_LAWS,
+    ),
+    Mutant(
+        "rare_starts_count_in_statistics",
+        f"{AGENT}/dreams.py",
+        "(batch.weight[:, None] > 0) & ~is_rare",
+        "(batch.weight[:, None] > 0) | is_rare",
+        "test_rare_starts_are_drawn_and_left_out_of_statistics_while_nothing_pays",
+        STARTS_LAWS,
+    ),
+    Mutant(
+        "a_state_is_started_at_twice",
+        f"{AGENT}/dreams.py",
+        "kept_Bn].set(-jnp.inf)",
+        "kept_Bn].add(0)",
+        "test_half_of_the_starts_are_drawn_by_their_weights_and_no_state_twice",
+        STARTS_LAWS,
     ),
     Mutant(
         "counted_rarity_forgets_the_action",
@@ -199,8 +215,8 @@ MUTANTS = (
     Mutant(
         "plan_is_made_though_the_task_pays",
         PLANNING,
-        "is_due = seeks & is_over",
-        "is_due = is_over",
+        "lax.cond(seeks(agent, learner), plans",
+        "lax.cond(seeks(agent, learner) | True, plans",
         "test_no_plan_is_made_once_the_task_pays",
         PLANNING_LAWS,
     ),
@@ -422,14 +438,6 @@ MUTANTS = (
         'if "extrinsic" in lesson.start_return:',
         'if "extrinsic" in lesson.start_return and policy == agent.acting:',
         "test_replayed_returns_train_the_task_s_critic_alone",
-    ),
-    Mutant(
-        "explorer_follows_a_plan_from_before_the_task_policy_played",
-        f"{AGENT}/acting.py",
-        "holds=now.plan.holds & ~tries",
-        "holds=now.plan.holds",
-        "test_a_plan_ends_where_the_task_policy_plays",
-        TRIALS_LAWS,
     ),
     Mutant(
         "rows_say_that_nobody_tried",

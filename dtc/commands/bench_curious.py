@@ -92,7 +92,7 @@ def members(carrier: Carrier, seen: Observed, terms: PyTree, batch: Batch, agent
 
 def choose_starts(carrier: Carrier, seen: Observed, batch: Batch, agent: Agent) -> Starts:
     """The states at which dreams start."""
-    return dreams.choose_starts(draws_of(carrier), seen, batch, agent)
+    return dreams.choose_starts(draws_of(carrier), carrier.learner, seen, batch, agent)
 
 
 def dream(carrier: Carrier, starts: Starts, agent: Agent) -> PyTree:

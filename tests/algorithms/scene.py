@@ -354,13 +354,13 @@ class Scene:
 
     @property
     def starts_fn(self):
-        """(draws, seen, batch) -> starts."""
+        """(draws, learner, seen, batch) -> starts."""
         return self.compiled(dreams.choose_starts)
 
     @cached_property
     def starts(self):
         """The starts of dreams."""
-        return self.starts_fn(self.draws, self.seen, self.batch)
+        return self.starts_fn(self.draws, self.learner, self.seen, self.batch)
 
     @property
     def teacher(self):

@@ -615,7 +615,7 @@ def test_dreams_start_at_sampled_posteriors_with_global_ids_and_are_not_alive_if
         sampled=s.batch.sampled._replace(id=s.batch.sampled.id + 100),
         weight=jnp.array([1.0, 0.0, 2.0, 1.0]),
     )
-    starts = s.starts_fn(s.draws, s.seen, batch)
+    starts = s.starts_fn(s.draws, s.learner, s.seen, batch)
     assert all(len(set(t.tolist())) == EACH for t in starts.t)
     t, b = np.asarray(starts.t).reshape(-1), np.asarray(starts.b).reshape(-1)
     np.testing.assert_array_equal(b, np.repeat(np.arange(B), EACH))
@@ -631,7 +631,9 @@ def test_starts_send_no_gradient_to_the_trunk():
     s = scene()
 
     def total(deter):
-        return s.starts_fn(s.draws, s.seen._replace(deter=deter), s.batch).latent.deter.sum()
+        return s.starts_fn(
+            s.draws, s.learner, s.seen._replace(deter=deter), s.batch
+        ).latent.deter.sum()
 
     assert not jax.grad(total)(s.seen.deter).any()
 
@@ -729,6 +731,23 @@ def test_a_plan_s_state_is_as_rare_as_the_counts_of_what_it_decodes_to():
     with_it, with_another = counted(state, actions, known), counted(state, actions + 1, known)
     assert with_it.max() < 10
     np.testing.assert_allclose(with_another, rarity.MOST, rtol=1e-5)
+
+
+def test_a_plan_s_first_step_is_as_rare_as_the_observation_that_it_begins_with():
+    s = scene()
+    state = jax.tree.map(lambda x: x[0], s.dreamed("task").latent)
+    actions, obs = jnp.zeros(state.ids.shape[0], jnp.int32), 3.0 + jnp.arange(4.0).reshape(2, 2)
+
+    @jax.jit
+    def counted(obs):
+        rows = rarity.hashed(obs, s.agent.spec.action.num_classes)
+        rows = jax.tree.map(lambda x: x[:, 0], rows)  # with action 0
+        known = s.learner._replace(seen=rarity.shares(rows, jnp.ones(len(obs))))
+        return [dreams.counted_rarity(s.agent, known, state, actions, x) for x in (obs, None)]
+
+    with_it, without = counted(obs)
+    assert (with_it[:2] < 10).all() and (without[:2] > 100).all()
+    np.testing.assert_array_equal(with_it[2:], without[2:])
 
 
 def test_rows_are_rare_by_what_was_replayed_before_and_then_counted():

@@ -1,7 +1,7 @@
 """When an explorer follows its dreams, and which of them it follows."""
 
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dtc.algorithms.curious import algorithm, planning
-from dtc.algorithms.curious.acting import Acting, Plan
+from dtc.algorithms.curious.acting import Acting
 from dtc.algorithms.curious.agent import LOOK_AHEAD
 from dtc.algorithms.curious.dreams import counted_rarity, model_fns
 from dtc.behaviour.targets import ReturnRange
@@ -19,43 +19,44 @@ from dtc.core.types import TimeStep
 from dtc.training.algorithm import Acted, ActKeys, Seen
 from dtc.world_model import ends, imagination
 from dtc.world_model.imagination import ModelFns
-from tests.algorithms.scene import LATENTS, SIZES, A, N, make_agent, scene, walk
+from tests.algorithms.scene import LATENTS, ROWS, SIZES, A, N, make_agent, scene, walk
 from tests.programs import smoke_config
 
 pytestmark = pytest.mark.slow
 
 OWN = 2  # the action that the policy itself takes
-NO_PLAN = Plan(jnp.zeros((N, 2), jnp.int32), jnp.zeros(N, jnp.int32), jnp.zeros(N, bool))
 KEYS = jax.random.split(jax.random.key(5), N)
-LONG = {"dream__horizons": (8, 16)}  # dreams so long that with two plans every environment plans
+OBS = jax.random.normal(jax.random.key(3), (N, 2))  # flat observations where plans begin
 
 
 def act(learner, acting, seen, keys):
     """Takes the action OWN."""
-    return Acted(acting, jnp.full(seen.action.shape, OWN))
+    return Acted(acting, OWN + 0 * seen.action)
 
 
-def seen(first=False, mask=None):
+def seen(mask=None):
+    """A step with the observations of `ROWS`."""
     nothing = jnp.zeros(N)
-    step = TimeStep({}, nothing, nothing > 0, nothing > 0, jnp.full(N, first), nothing, mask, {})
+    obs = jax.tree.map(lambda x: jnp.asarray(x[0]), ROWS.obs)
+    step = TimeStep(obs, nothing, nothing > 0, nothing > 0, nothing > 0, nothing, mask, {})
     return Seen(step, jnp.zeros(N, jnp.int32))
 
 
 def explorer():
-    """The scene whose acting policy seeks nothing but novelty; every environment plans."""
-    return scene(behaviour__mode="explore", dream__plans=2, **LONG)
+    """The scene whose acting policy seeks novelty alone; with two plans every environment plans."""
+    return scene(behaviour__mode="explore", dream__plans=2)
 
 
 @cache
-def calls(first_at=None, mask_at=None, paid=None, pays_from=0):
-    """The actions of each of four calls, [4, N]; the dreams' actions count up: 0 1, then 1 2.
+def calls(mask_at=None, paid=None, pays_from=0):
+    """The actions of each of four calls, [4, N], and how many plans were made; they take 0 1 0 1.
 
-    In call `first_at` episodes begin, in `mask_at` only OWN is allowed. With `paid` the policy
-    also serves a task, whose returns have that range in call `pays_from` and later.
+    In call `mask_at` only OWN is allowed. With `paid` the policy also serves a task, whose returns
+    have that range in call `pays_from` and later.
     """
     s, made = explorer(), []
     if paid is not None:
-        s = scene(behaviour__mode="mix", dream__plans=2, **LONG)
+        s = scene(behaviour__mode="mix", dream__plans=2)
 
     def learner(call):
         if paid is None:
@@ -63,20 +64,19 @@ def calls(first_at=None, mask_at=None, paid=None, pays_from=0):
         known = {"extrinsic": ReturnRange(0.0, jnp.float32(paid * (call >= pays_from)))}
         return s.learner._replace(ranges={"task": s.learner.ranges["task"] | known})
 
-    def best_actions(learner, state, keys, agent):
+    def best_action(learner, state, seen, keys, agent):
         made.append(None)
-        return jnp.broadcast_to((jnp.arange(2) + len(made) - 1) % A, (N, 2))
+        return jnp.full(N, (len(made) - 1) % 2)
 
-    state = Acting(jax.tree.map(lambda x: jnp.asarray(x[0]), LATENTS), None, NO_PLAN, None)
+    state = Acting(jax.tree.map(lambda x: jnp.asarray(x[0]), LATENTS), None, None)
     only_own = jnp.broadcast_to(jnp.arange(A) == OWN, (N, A))
     actions = []
     with pytest.MonkeyPatch.context() as patch, jax.disable_jit():
-        patch.setattr(planning, "best_actions", best_actions)
+        patch.setattr(planning, "best_action", best_action)
         planned_act = planning.planned(s.agent, act)
         for i in range(4):
             mask = only_own if i == mask_at else jnp.ones((N, A), bool)
-            at = seen(first=i == first_at, mask=mask)
-            acted = planned_act(learner(i), state, at, ActKeys(KEYS, KEYS))
+            acted = planned_act(learner(i), state, seen(mask), ActKeys(KEYS, KEYS))
             state = acted.acting
             actions.append(np.asarray(acted.action))
     return np.stack(actions), len(made)
@@ -86,36 +86,28 @@ def every_env(*actions):
     return np.repeat(np.array(actions)[:, None], N, 1)
 
 
-def test_a_plan_is_followed_action_by_action_until_the_next_one():
+def test_each_action_is_that_of_a_new_plan():
     actions, made = calls()
-    np.testing.assert_array_equal(actions, every_env(0, 1, 1, 2))
-    assert made == 2
-
-
-def test_a_plan_ends_with_the_episode():
-    actions, _ = calls(first_at=1)
-    np.testing.assert_array_equal(actions, every_env(0, OWN, 1, 2))
-
-
-def test_a_plan_that_is_made_where_an_episode_begins_is_followed():
-    np.testing.assert_array_equal(calls(first_at=2)[0], every_env(0, 1, 1, 2))
+    np.testing.assert_array_equal(actions, every_env(0, 1, 0, 1))
+    assert made == 4
 
 
 def test_a_forbidden_action_of_a_plan_is_not_taken():
-    np.testing.assert_array_equal(calls(mask_at=0)[0], every_env(OWN, 1, 1, 2))
+    np.testing.assert_array_equal(calls(mask_at=2)[0], every_env(0, 1, OWN, 1))
 
 
-@pytest.mark.parametrize(("paid", "made"), [(0.0, 2), (0.09, 2), (0.11, 0), (1.0, 0)])
+@pytest.mark.parametrize(("paid", "made"), [(0.0, 4), (0.09, 4), (0.11, 0), (1.0, 0)])
 def test_no_plan_is_made_once_the_task_pays(paid, made):
     actions, count = calls(paid=paid)
-    np.testing.assert_array_equal(actions, every_env(*((0, 1, 1, 2) if made else 4 * [OWN])))
+    np.testing.assert_array_equal(actions, every_env(*((0, 1, 0, 1) if made else 4 * [OWN])))
     assert count == made
 
 
-@pytest.mark.parametrize(("pays_from", "wanted"), [(1, (0, 1)), (2, (0, 1)), (3, (0, 1, 1, 2))])
-def test_the_last_plan_is_followed_once_where_the_task_begins_to_pay(pays_from, wanted):
+@pytest.mark.parametrize("pays_from", [1, 2, 3])
+def test_planning_ends_where_the_task_begins_to_pay(pays_from):
     actions, _ = calls(paid=1.0, pays_from=pays_from)
-    np.testing.assert_array_equal(actions, every_env(*(*wanted, OWN, OWN)[:4]))
+    wanted = [i % 2 if i < pays_from else OWN for i in range(4)]
+    np.testing.assert_array_equal(actions, every_env(*wanted))
 
 
 @pytest.mark.parametrize("devices", [1, 2, 4])
@@ -123,12 +115,12 @@ def test_the_last_plan_is_followed_once_where_the_task_begins_to_pay(pays_from, 
 def test_some_of_many_environments_plan_from_where_they_are(
     monkeypatch, plans, planning_ids, devices
 ):
-    s = scene(behaviour__mode="explore", dream__plans=plans, **LONG)
+    s = scene(behaviour__mode="explore", dream__plans=plans)
 
-    def best_actions(learner, state, keys, agent):
-        return jnp.repeat(state.deter[:, :1].astype(jnp.int32), 2, 1)
+    def best_action(learner, state, seen, keys, agent):
+        return state.deter[:, 0].astype(jnp.int32)
 
-    monkeypatch.setattr(planning, "best_actions", best_actions)
+    monkeypatch.setattr(planning, "best_action", best_action)
     planned_act = planning.planned(s.agent, act)
     where = jnp.arange(N)[:, None] + 10.0  # in place of latents
     state = jax.tree.map(lambda x: jnp.zeros(x.shape[1:], x.dtype), LATENTS)
@@ -139,7 +131,7 @@ def test_some_of_many_environments_plan_from_where_they_are(
 
     on_mesh = mesh.make_mesh(devices, 1, jax.devices()[:devices])
     fn = jax.shard_map(body, mesh=on_mesh, in_specs=mesh.SHARDED, out_specs=mesh.SHARDED)
-    actions = jax.jit(fn)(Acting(state, None, NO_PLAN, None), seen(), KEYS)
+    actions = jax.jit(fn)(Acting(state, None, None), seen(), KEYS)
     wanted = [i + 10 if i in planning_ids else OWN for i in range(N)]
     np.testing.assert_array_equal(actions, wanted)
 
@@ -163,22 +155,26 @@ def test_half_of_the_dreams_begin_with_any_allowed_action(size):
     np.testing.assert_allclose(shares[1:], 1 / (A - 1), atol=0.05)
 
 
-def dreams_of(s, keys):
+def dreams_of(s, obs, keys):
     """The dreams that are to be judged, by environment and dream, [H, N, plans, ...]."""
     policy, size = s.agent.acting, s.agent.dream.plans
     latent = jax.tree.map(lambda x: jnp.asarray(x[0]), LATENTS)
     end = ends.threshold(s.learner.ends, s.agent.dream.end)
-    fns = model_fns(s.agent, s.learner, policy, counted_rarity)
-    fns = planning.with_free_starts(fns, s.agent)
 
     @jax.jit
-    def chunk(latent, key):
+    def chunk(latent, obs, key):
+        begins = jnp.broadcast_to(obs, (size, *obs.shape))
+        fns = model_fns(s.agent, s.learner, policy, partial(counted_rarity, seen=begins))
+        fns = planning.with_free_starts(fns, s.agent)
         each = jax.random.split(key, size)
         start = jax.tree.map(lambda x: jnp.repeat(x[None], size, 0), latent)
         groups, cfg = s.agent.model.groups, replace(s.agent.dream, chunk=LOOK_AHEAD)
         return imagination.dream_chunk(fns, each, groups, start, jnp.int32(0), end, cfg)[1]
 
-    each = [chunk(jax.tree.map(lambda x, i=i: x[i], latent), keys[i]) for i in range(N)]
+    def of(i):
+        return chunk(jax.tree.map(lambda x: x[i], latent), obs[i], keys[i])
+
+    each = [of(i) for i in range(N)]
     return latent, jax.tree.map(lambda *x: np.stack(x, 1), *each)
 
 
@@ -186,7 +182,7 @@ def test_the_best_dream_has_the_largest_return_with_the_value_of_its_end():
     s = explorer()
     policy, state = s.agent.acting, s.learner.curiosity._replace(fast=jnp.float32(5.0))
     (kind,) = policy.rewards
-    latent, dreamed = dreams_of(s, KEYS)
+    latent, dreamed = dreams_of(s, OBS, KEYS)
     low = s.learner.ranges[policy.name][kind.name].low
     reward = np.sqrt(dreamed.novelty / state.fast) * (1 - kind.discount)
     reward = reward + kind.discount * (1 - dreamed.cont) * low
@@ -195,9 +191,9 @@ def test_the_best_dream_has_the_largest_return_with_the_value_of_its_end():
         total = reward[t] + kind.discount * dreamed.cont[t] * total
     best = total.argmax(1)
     assert len(set(best.tolist())) > 1
-    theirs = np.moveaxis(dreamed.action, 0, -1)[np.arange(N), best]
+    theirs = dreamed.action[0][np.arange(N), best]
     learner = s.learner._replace(curiosity=state)
-    ours = s.compiled(planning.best_actions)(learner, latent, KEYS)
+    ours = s.compiled(planning.best_action)(learner, latent, OBS, KEYS)
     np.testing.assert_array_equal(ours, theirs)
     assert not (theirs == theirs[:1]).all()
 

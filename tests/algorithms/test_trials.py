@@ -21,7 +21,7 @@ NUM, EXPLORERS, TASKS = 4000, 0, 2  # environments, and the actions of both poli
 
 @cache
 def played(paid=0.0, firsts=(True,), tries=False):
-    """Whether the task policy acts, whether rows say so, whether plans hold; [calls, NUM] each.
+    """Whether the task policy acts, and whether rows say so; [calls, NUM] each.
 
     Episodes begin in the calls `firsts`.
     """
@@ -37,12 +37,11 @@ def played(paid=0.0, firsts=(True,), tries=False):
     )
 
     def explore(learner, acting, seen, keys):
-        plan = acting.plan._replace(holds=jnp.ones(NUM, bool))
-        return Acted(acting._replace(plan=plan), jnp.full(NUM, EXPLORERS))
+        return Acted(acting, jnp.full(NUM, EXPLORERS))
 
     @jax.jit
     def run(state):
-        actions, kept, holds = [], [], []
+        actions, kept = [], []
         for i, first in enumerate(firsts):
             zero = jnp.zeros(NUM)
             step = TimeStep({}, zero, zero > 0, zero > 0, jnp.full(NUM, first), zero, None, {})
@@ -51,15 +50,12 @@ def played(paid=0.0, firsts=(True,), tries=False):
             state = acted.acting
             actions.append(acted.action)
             kept.append(acted.extras)
-            holds.append(state.plan.holds)
-        return jnp.stack(actions), jnp.stack(kept), jnp.stack(holds)
+        return jnp.stack(actions), jnp.stack(kept)
 
     act = acting.with_trials(s.agent, explore)
     latent = jax.tree.map(lambda x: jnp.resize(x[0], (NUM, *x.shape[2:])), LATENTS)
-    plan = acting.init_plan(NUM)
-    began = Acting(latent, None, plan, jnp.full(NUM, tries))
-    actions, kept, holds = map(np.asarray, run(began))
-    return actions == TASKS, kept, holds
+    actions, kept = map(np.asarray, run(Acting(latent, None, jnp.full(NUM, tries))))
+    return actions == TASKS, kept
 
 
 def is_share(found, expected):
@@ -90,14 +86,9 @@ def test_both_policies_take_over_in_the_middle_of_an_episode():
 
 
 def test_rows_keep_who_played_them():
-    acted, kept, _ = played(firsts=(True, False, True))
+    acted, kept = played(firsts=(True, False, True))
     assert kept.any() and kept.dtype == bool
     assert np.mean(acted != kept) < 0.002  # of 1 % uniform draws
-
-
-def test_a_plan_ends_where_the_task_policy_plays():
-    _, tries, holds = played(1.0)
-    assert tries.any() and np.array_equal(holds, ~tries)
 
 
 def test_only_a_policy_on_the_side_tries():

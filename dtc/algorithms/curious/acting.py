@@ -18,18 +18,9 @@ from dtc.world_model import latent, rssm
 # moved before a noise without memory would push it back.
 TIMES = (2.0, 8.0, 32.0, 128.0)
 
-FOLLOWED = 4  # actions of a dream that are executed before the next plan, at most LOOK_AHEAD
 # Of `explore`, where two policies take turns
 STINT = 64.0  # mean number of steps until it is drawn anew which of them acts
 TRIED, TRIED_FOR_REWARD = 1 / 8, 1 / 2  # chance of the task policy: before a reward is known, after
-
-
-class Plan(NamedTuple):
-    """The next actions of the best dream of each environment, see planning.py."""
-
-    actions: Array  # int32, [N, steps]
-    calls: Array  # int32, number of calls so far, the same of all environments, [N]
-    holds: Array  # bool, whether they are to be executed, [N]
 
 
 class Acting(NamedTuple):
@@ -37,7 +28,6 @@ class Acting(NamedTuple):
 
     latent: Latent  # the posterior, [N, ...]
     noise: Array | None  # standard normal, of a box's action, [N, times, A]; None: without memory
-    plan: Plan | None  # None: the policy draws every action
     tries: Array | None  # bool, whether the task policy plays at present, [N]; None: never
 
 
@@ -47,15 +37,8 @@ def init_acting(num: int, agent: Agent) -> Acting:
     shape = (num, len(TIMES), *agent.spec.action.shape)
     noise = jnp.zeros(shape) if has_memory else None
     zero = latent.zero_latent(num, agent.model, agent.precision)
-    plan = init_plan(num) if agent.plans else None
     tries = None if agent.acting == agent.task else jnp.zeros(num, bool)
-    return mesh.vary(Acting(zero, noise, plan, tries))
-
-
-def init_plan(num: int) -> Plan:
-    """No plan yet; the first call makes one."""
-    actions = jnp.zeros((num, FOLLOWED), jnp.int32)
-    return Plan(actions, calls=jnp.zeros(num, jnp.int32), holds=jnp.zeros(num, bool))
+    return mesh.vary(Acting(zero, noise, tries))
 
 
 def next_noise(noise: Array, first: Array, keys: Key) -> Array:
@@ -148,8 +131,6 @@ def with_trials(agent: Agent, act: ActFn) -> ActFn:
         assert acting.tries is not None
         is_drawn = seen.timestep.first | (drawn_N2[:, 0] < 1 / STINT)
         tries = jnp.where(is_drawn, drawn_N2[:, 1] < share, acting.tries)
-        if now.plan is not None:  # of the explorer, from where it was
-            now = now._replace(plan=now.plan._replace(holds=now.plan.holds & ~tries))
         is_own = tries.reshape(-1, *[1] * (action.ndim - 1))
         return acted._replace(
             acting=now._replace(tries=tries),

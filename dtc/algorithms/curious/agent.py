@@ -35,6 +35,9 @@ from dtc.world_model.ensemble import Member
 from dtc.world_model.latent import Feature
 
 LOOK_AHEAD = 8  # steps of each dream that is made for a plan
+PLAN_STEPS = (
+    16  # dreamed steps of all plans of a collection, at most, a start of the update's dreams
+)
 COUNTED = ("jsd", "progress")  # novelties that rarity multiplies; the others are controls
 
 
@@ -47,6 +50,7 @@ class Agent:
     member: Member
     num_members: int
     num_envs: int
+    collect_steps: int  # calls of a collection, at least 1
     novelty: Novelty
     replay: ReplayConfig
     curiosity: CuriosityConfig
@@ -78,11 +82,11 @@ class Agent:
     def plan_stride(self) -> int:
         """One environment in this many plans.
 
-        It is the smallest number with which the dreams of all plans made in one call have at most
-        as many steps as the dreams of one update at the shortest horizon.
+        It is the smallest number with which all plans of a collection dream at most `PLAN_STEPS`
+        steps for each start of the dreams of one update.
         """
-        steps = self.num_envs * self.dream.plans * LOOK_AHEAD
-        return -(-steps // (self.dream.starts * self.dream.horizons[0]))
+        steps = self.num_envs * self.collect_steps * self.dream.plans * LOOK_AHEAD
+        return -(-steps // (PLAN_STEPS * self.dream.starts))
 
     @property
     def task(self) -> Policy:
@@ -169,6 +173,7 @@ def make(cfg: Any, spec: EnvSpec, precision: Precision, novelty: Novelty) -> Age
         member=Member(trunk.cfg, precision, trunk.cells),
         num_members=cfg.ensemble.members,
         num_envs=cfg.env.num_envs,
+        collect_steps=max(cfg.run.collect_steps, 1),
         novelty=novelty,
         replay=cfg.replay,
         curiosity=cfg.curiosity,

@@ -1,5 +1,6 @@
 """Learning of behaviour: from dreams that start at replayed states, and from replayed returns."""
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
@@ -15,13 +16,13 @@ from dtc.algorithms.curious.model import Scalars
 from dtc.behaviour import losses
 from dtc.behaviour.losses import ChunkData, PolicyLearner
 from dtc.behaviour.policy import Policy
-from dtc.behaviour.targets import ReturnRange, Rollout, earned, entropy_weight, targets
+from dtc.behaviour.targets import PAYS, ReturnRange, Rollout, earned, entropy_weight, targets
 from dtc.core import distributions as dist
 from dtc.core import mesh, returns
 from dtc.core.keys import Draws
 from dtc.core.metrics import Mean
-from dtc.core.numerics import masked_sum
-from dtc.core.types import Array, Latent, Purpose, PyTree
+from dtc.core.numerics import accum, masked_sum
+from dtc.core.types import Array, Key, Latent, Purpose, PyTree
 from dtc.curiosity import drive, rarity
 from dtc.world_model import ends, ensemble, imagination, rssm
 from dtc.world_model.ensemble import Transitions
@@ -43,16 +44,34 @@ class Starts(NamedTuple):
     ids: Array  # [B*n] int32 global id of the start
     latent: Latent  # [B*n, ...]
     alive: Array  # [B*n] float32, 0 where the state is terminal
-    usual: Array  # [B*n] bool, False in sequences that were chosen for their unusual value
+    usual: Array  # [B*n] bool, False if drawn by rarity or in a sequence chosen for its value
 
 
-def choose_starts(draws: Draws, seen: Observed, batch: Batch, agent: Agent) -> Starts:
-    """Draws `dream.starts` / B states of each sequence without replacement, by its own key."""
+def seeks(agent: Agent, learner: Learner) -> Array:
+    """[] bool, whether the acting policy seeks novelty because nothing that it knows pays."""
+    return earned(learner.ranges[agent.acting.name], learner.unit) < PAYS
+
+
+def choose_starts(
+    draws: Draws, learner: Learner, seen: Observed, batch: Batch, agent: Agent
+) -> Starts:
+    """Draws `dream.starts` / B states of each sequence without replacement, by its own key.
+
+    While nothing pays, half of them are drawn by rarity: an actor learns from dreams that begin in
+    a place what to do there, and the places that it seeks were hardly ever replayed.
+    """
     num, length = agent.dream.starts // agent.replay.batch, agent.replay.length
     keys = draws.keys(Purpose.DREAM_START, batch.sampled.id)
     t_Bn = jax.vmap(lambda k: jax.random.permutation(k, length)[:num])(keys)
+    is_rare = jnp.zeros(t_Bn.shape, bool)
     if num == length:  # all states, in order
         t_Bn = mesh.vary(jnp.broadcast_to(jnp.arange(num), t_Bn.shape))
+    elif agent.trunk.has_rarity:
+        is_rare = jnp.broadcast_to(jnp.arange(num) >= num - num // 2, t_Bn.shape)
+        is_rare &= seeks(agent, learner)
+        t_Bn = with_rare_half(
+            keys, t_Bn, log_rarity(agent, learner, seen).T * seeks(agent, learner)
+        )
     ids_Bn = batch.sampled.id[:, None] * num + jnp.arange(num)[None]
     b_Bn = jnp.broadcast_to(jnp.arange(t_Bn.shape[0])[:, None], t_Bn.shape)
 
@@ -61,8 +80,29 @@ def choose_starts(draws: Draws, seen: Observed, batch: Batch, agent: Agent) -> S
 
     latent = Latent(take(seen.deter).astype(agent.precision.compute), take(seen.ids))
     alive = 1.0 - take(batch.rows.terminated).astype(agent.precision.param)
-    usual = jnp.broadcast_to(batch.weight[:, None] > 0, t_Bn.shape).reshape(-1)
+    usual = ((batch.weight[:, None] > 0) & ~is_rare).reshape(-1)
     return Starts(t_Bn, b_Bn, ids_Bn.reshape(-1), latent, alive, usual)
+
+
+def log_rarity(agent: Agent, learner: Learner, seen: Observed) -> Array:
+    """[T, B] log rarity of posterior states, predicted by the trunk's head; a mean over actions."""
+    state = Latent(seen.deter.astype(agent.precision.compute), seen.ids)
+    variables = {"params": learner.params.trunk}
+    found = agent.trunk.apply(variables, agent.feature(state), method="log_rarities")
+    limit = math.log(rarity.MOST)
+    return lax.stop_gradient(jnp.clip(accum(found).mean(-1), -limit, limit))
+
+
+def with_rare_half(keys_B: Key, t_Bn: Array, log_weight_BT: Array) -> Array:
+    """The starts [B, n], half of which are drawn anew by their weights from those not in the other.
+
+    Drawn without replacement by the Gumbel-top-k trick (Kool et al. 2019, arXiv:1903.06059).
+    """
+    (num_rows, length), half = log_weight_BT.shape, t_Bn.shape[1] // 2
+    kept_Bn = t_Bn[:, : t_Bn.shape[1] - half]
+    noise = jax.vmap(lambda k: jax.random.gumbel(jax.random.fold_in(k, 1), (length,)))(keys_B)
+    score = (log_weight_BT + noise).at[jnp.arange(num_rows)[:, None], kept_Bn].set(-jnp.inf)
+    return jnp.concatenate([kept_Bn, lax.top_k(score, half)[1]], 1)
 
 
 def horizon_of(learner: Learner, agent: Agent) -> Array:
@@ -91,15 +131,22 @@ def told_rarity(agent: Agent, learner: Learner, state: Latent, action: Array) ->
     return lax.stop_gradient(rarity.limited(jnp.exp(log)))
 
 
-def counted_rarity(agent: Agent, learner: Learner, state: Latent, action: Array) -> Array:
+def counted_rarity(
+    agent: Agent, learner: Learner, state: Latent, action: Array, seen: Array | None = None
+) -> Array:
     """[n] rarity of the observations that states [n, ...] decode to, with discrete actions [n].
 
     It is computed from the counts of replayed rows. The head generalises: if two features are each
     common, it predicts that their combination is common too, even if it was never seen.
+
+    Args:
+      seen: flat observations of the first states, which then are not decoded.
     """
     assert learner.seen is not None
     decoded = decode(agent.trunk, learner.params.trunk, agent.feature(state))
     x = rarity.flat(decoded, decoded, axes=1)
+    if seen is not None:
+        x = x.at[: seen.shape[0]].set(seen)
     chosen = rarity.ACTION * agent.action_input(action)
     return rarity.rarity(learner.seen, rarity.hashed(jnp.concatenate([x, chosen], -1)))
 

@@ -95,7 +95,7 @@ def gradients(
     members, sums, member_scalars = member_gradients(
         params.members, seen, terms, batch, novel_from, agent
     )
-    starts = choose_starts(draws, seen, batch, agent)
+    starts = choose_starts(draws, learner, seen, batch, agent)
 
     behaviour, ranges = {}, {}
     to_trunk = TrunkOut(

@@ -1,4 +1,4 @@
-"""Planning in dreams: while nothing pays, an agent follows the most novel of several dreams.
+"""Planning in dreams: while nothing pays, an agent does what the most novel of several dreams does.
 
 Novelty changes faster than an actor learns, so the actor lags behind what its own dreams show. The
 best of a few dreams from where the agent is does not: model-predictive control by random shooting,
@@ -8,76 +8,77 @@ if the policy is sure of one action, no dream would show another.
 """
 
 from dataclasses import replace
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 from einops import rearrange
 from jax import lax
 
-from dtc.algorithms.curious.acting import Acting, Plan, folded
+from dtc.algorithms.curious.acting import Acting, folded
 from dtc.algorithms.curious.agent import LOOK_AHEAD, Agent, Learner
-from dtc.algorithms.curious.dreams import counted_rarity, model_fns, rewards_of
+from dtc.algorithms.curious.dreams import counted_rarity, model_fns, rewards_of, seeks
 from dtc.behaviour.policy import sample_action
-from dtc.behaviour.targets import PAYS, Rollout, earned, worth
+from dtc.behaviour.targets import Rollout, worth
 from dtc.core import mesh
 from dtc.core.types import Array, Key, Latent
+from dtc.curiosity import rarity
 from dtc.training.algorithm import Acted, ActFn, ActKeys, Seen
-from dtc.world_model import ends, imagination
+from dtc.world_model import ends, imagination, rssm
 from dtc.world_model.imagination import ModelFns
 
 
 def planned(agent: Agent, act: ActFn) -> ActFn:
-    """The acting function `act` with the actions of dreams instead of its own.
+    """The acting function `act`, but while nothing pays, with the first action of the best dream.
 
-    Environments whose global id is a multiple of `Agent.plan_stride` plan, all in the same calls.
-    Each follows its plan to its last action or to the end of the episode, but where a mask forbids
-    an action of the plan, the policy acts.
+    Environments whose global id is a multiple of `Agent.plan_stride` plan, in every call. Where a
+    mask forbids the action, the policy acts.
     """
 
     def planned_act(learner: Learner, acting: Acting, seen: Seen, keys: ActKeys) -> Acted:
         own, dreams = (folded(keys.policy, i) for i in range(2))
         acted = act(learner, acting, seen, keys._replace(policy=own))
-        old = acting.plan
-        assert old is not None
-        steps = old.actions.shape[1]
-        seeks = earned(learner.ranges[agent.acting.name], learner.unit) < PAYS
-        is_over = old.calls[0] % steps == 0
-        is_due = seeks & is_over
-        ids, stride = mesh.global_ids(old.calls.shape[0]), agent.plan_stride
+        ids, stride = mesh.global_ids(acted.action.shape[0]), agent.plan_stride
         # Where the last row does not exist, JAX reads the last one that does, and writes nothing
         rows = jnp.arange(-(-ids.shape[0] // stride)) * stride + (-ids[0]) % stride
 
-        def next_plans() -> Array:
-            state, keys = jax.tree.map(lambda x: x[rows], (acted.acting.latent, dreams))
-            return old.actions.at[rows].set(best_actions(learner, state, keys, agent)[:, :steps])
+        def plans() -> Array:
+            obs = rssm.encode_batch(agent.spec, seen.timestep.obs, 1)
+            obs = rssm.inputs(learner.normalizer, obs, None)
+            every = (acted.acting.latent, rarity.flat(obs, obs, axes=1), dreams)
+            state, x, some = jax.tree.map(lambda x: x[rows], every)
+            return acted.action.at[rows].set(best_action(learner, state, x, some, agent))
 
-        actions = lax.cond(is_due, next_plans, lambda: jnp.roll(old.actions, -1, axis=1))
-        holds = (is_due & (ids % stride == 0)) | (old.holds & ~seen.timestep.first & ~is_over)
-        follows, mask = holds, seen.timestep.action_mask
-        if mask is not None:  # the dream's own is a prediction
-            follows &= jnp.take_along_axis(mask, actions[:, :1], 1)[:, 0]
-        return acted._replace(
-            acting=acted.acting._replace(plan=Plan(actions, old.calls + 1, holds)),
-            action=jnp.where(follows, actions[:, 0], acted.action),
-        )
+        action = lax.cond(seeks(agent, learner), plans, lambda: acted.action)
+        if (mask := seen.timestep.action_mask) is not None:  # the dream's own is a prediction
+            is_allowed = jnp.take_along_axis(mask, action[:, None], 1)[:, 0]
+            action = jnp.where(is_allowed, action, acted.action)
+        return acted._replace(action=action)
 
     return planned_act
 
 
-def best_actions(learner: Learner, state: Latent, keys_N: Key, agent: Agent) -> Array:
-    """[N, LOOK_AHEAD] actions of the best of `dream.plans` dreams from each state [N, ...].
+def best_action(learner: Learner, state: Latent, seen: Array, keys_N: Key, agent: Agent) -> Array:
+    """[N] the first action of the best of `dream.plans` dreams from each state [N, ...].
 
     They are dreams of the acting policy, judged by the return of novelty. Rarity is counted, so a
     plan leads to what nobody has seen as soon as one of the dreams does.
+
+    Args:
+      seen: [N, F] the flat observations of the states. The first steps of dreams count as rare as
+        these are: a place that the model hardly knows may decode to one that it knows.
     """
     policy, size = agent.acting, agent.dream.plans
     (novelty,) = (kind for kind in policy.rewards if kind.name == "intrinsic")
     keys_NM = jax.vmap(lambda key: jax.random.split(key, size))(keys_N)
+    state, seen = jax.tree.map(lambda x: jnp.repeat(x, size, 0), (state, seen))
     _, dreamed = imagination.dream_chunk(
-        with_free_starts(model_fns(agent, learner, policy, counted_rarity), agent),
+        with_free_starts(
+            model_fns(agent, learner, policy, partial(counted_rarity, seen=seen)), agent
+        ),
         keys_NM.reshape(-1),
         agent.model.groups,
-        jax.tree.map(lambda x: jnp.repeat(x, size, 0), state),
+        state,
         jnp.int32(0),
         ends.threshold(learner.ends, agent.dream.end),
         replace(agent.dream, chunk=LOOK_AHEAD),
@@ -87,8 +88,8 @@ def best_actions(learner: Learner, state: Latent, keys_N: Key, agent: Agent) -> 
     rollout = Rollout(rewards, dreamed.cont, {}, dreamed.value, alive, alive > 0)
     total = worth(rollout, learner.ranges[policy.name], novelty)
     best = rearrange(total, "(n m) -> n m", m=size).argmax(1)
-    actions = rearrange(dreamed.action, "h (n m) -> n m h", m=size)
-    return actions[jnp.arange(best.shape[0]), best]
+    first = rearrange(dreamed.action[0], "(n m) -> n m", m=size)
+    return jnp.take_along_axis(first, best[:, None], 1)[:, 0]
 
 
 def with_free_starts(fns: ModelFns, agent: Agent) -> ModelFns:
