@@ -4,8 +4,8 @@
 
 Without the slice its 4 devices are simulated on the CPU. For a quick test of that use
 `--updates=2 --config.replay.slots=256`: 70 s per update on 2 CPU cores, 15 GiB (2026-11-21). An
-iteration is 4.91 TFLOP at horizon 8 and 11.2 TFLOP at horizon 64. While nothing pays, plans
-add 4.75 TFLOP.
+iteration is 4.94 TFLOP at horizon 8 and 11.2 TFLOP at horizon 64. While nothing pays, plans
+add 1.19 TFLOP.
 
 An iteration collects 8,192 environment steps and replays 16,384 rows: a replay ratio of 2, a
 sixteenth of that of configs/local.py, which learns more from a step
