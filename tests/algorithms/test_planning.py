@@ -178,11 +178,12 @@ def dreams_of(s, obs, keys):
     return latent, jax.tree.map(lambda *x: np.stack(x, 1), *each)
 
 
-def test_the_best_dream_has_the_largest_return_with_the_value_of_its_end():
-    s = explorer()
+@pytest.mark.parametrize("shift", [0.0, 2.0, 4.0, 6.0])
+def test_the_best_dream_has_the_largest_return_with_the_value_of_its_end(shift):
+    s, obs = explorer(), OBS + shift
     policy, state = s.agent.acting, s.learner.curiosity._replace(fast=jnp.float32(5.0))
     (kind,) = policy.rewards
-    latent, dreamed = dreams_of(s, OBS, KEYS)
+    latent, dreamed = dreams_of(s, obs, KEYS)
     low = s.learner.ranges[policy.name][kind.name].low
     reward = np.sqrt(dreamed.novelty / state.fast) * (1 - kind.discount)
     reward = reward + kind.discount * (1 - dreamed.cont) * low
@@ -193,7 +194,7 @@ def test_the_best_dream_has_the_largest_return_with_the_value_of_its_end():
     assert len(set(best.tolist())) > 1
     theirs = dreamed.action[0][np.arange(N), best]
     learner = s.learner._replace(curiosity=state)
-    ours = s.compiled(planning.best_action)(learner, latent, OBS, KEYS)
+    ours = s.compiled(planning.best_action)(learner, latent, obs, KEYS)
     np.testing.assert_array_equal(ours, theirs)
     assert not (theirs == theirs[:1]).all()
 
