@@ -35,9 +35,7 @@ from dtc.world_model.ensemble import Member
 from dtc.world_model.latent import Feature
 
 LOOK_AHEAD = 8  # steps of each dream that is made for a plan
-PLAN_STEPS = (
-    16  # dreamed steps of all plans of a collection, at most, a start of the update's dreams
-)
+PLAN_STEPS = 16  # dreamed steps of a collection's plans, at most, a start of an update's dreams
 COUNTED = ("jsd", "progress")  # novelties that rarity multiplies; the others are controls
 
 
