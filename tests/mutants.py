@@ -106,8 +106,8 @@ MUTANTS = (
     Mutant(
         "acting_sees_raw_observations",
         f"{AGENT}/acting.py",
-        "    obs = rssm.inputs(learner.normalizer, obs, seen.timestep.action_mask)\n",
-        "",
+        "return rssm.inputs(learner.normalizer, obs, seen.timestep.action_mask)",
+        "return obs",
         "test_acting_and_learning_find_the_same_posterior_with_the_same_draws",
     ),
     Mutant(
@@ -161,7 +161,7 @@ MUTANTS = (
     Mutant(
         "plan_is_judged_by_the_rarity_that_the_head_tells",
         PLANNING,
-        "model_fns(agent, learner, policy, partial(counted_rarity, seen=seen))",
+        "model_fns(agent, learner, policy, partial(counted_rarity, first=obs))",
         "model_fns(agent, learner, policy)",
         "test_the_best_dream_has_the_largest_return_with_the_value_of_its_end",
         PLANNING_LAWS,
@@ -169,7 +169,7 @@ MUTANTS = (
     Mutant(
         "plan_decodes_what_was_observed",
         PLANNING,
-        "partial(counted_rarity, seen=seen)",
+        "partial(counted_rarity, first=obs)",
         "counted_rarity",
         "test_the_best_dream_has_the_largest_return_with_the_value_of_its_end",
         PLANNING_LAWS,
@@ -177,15 +177,15 @@ MUTANTS = (
     Mutant(
         "last_steps_of_a_plan_count_as_observed",
         f"{AGENT}/dreams.py",
-        "x = x.at[: seen.shape[0]].set(seen)",
-        "x = x.at[-seen.shape[0] :].set(seen)",
+        "x = x.at[: known.shape[0]].set(known)",
+        "x = x.at[-known.shape[0] :].set(known)",
         "test_a_plan_s_first_step_is_as_rare_as_the_observation_that_it_begins_with",
     ),
     Mutant(
         "rare_starts_are_drawn_though_the_task_pays",
         f"{AGENT}/dreams.py",
-        "log_rarity(agent, learner, seen).T * seeks(agent, learner)",
-        "log_rarity(agent, learner, seen).T",
+        "jnp.where(by_rarity, state_rarity(agent, learner, seen), 1.0)",
+        "state_rarity(agent, learner, seen)",
         "test_rare_starts_are_drawn_and_left_out_of_statistics_while_nothing_pays",
         STARTS_LAWS,
     ),

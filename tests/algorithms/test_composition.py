@@ -743,7 +743,10 @@ def test_a_plan_s_first_step_is_as_rare_as_the_observation_that_it_begins_with()
         rows = rarity.hashed(obs, s.agent.spec.action.num_classes)
         rows = jax.tree.map(lambda x: x[:, 0], rows)  # with action 0
         known = s.learner._replace(seen=rarity.shares(rows, jnp.ones(len(obs))))
-        return [dreams.counted_rarity(s.agent, known, state, actions, x) for x in (obs, None)]
+        return [
+            dreams.counted_rarity(s.agent, known, state, actions, x)
+            for x in ({"vector": obs}, None)
+        ]
 
     with_it, without = counted(obs)
     assert (with_it[:2] < 10).all() and (without[:2] > 100).all()

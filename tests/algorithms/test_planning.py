@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slow
 
 OWN = 2  # the action that the policy itself takes
 KEYS = jax.random.split(jax.random.key(5), N)
-OBS = jax.random.normal(jax.random.key(3), (N, 2))  # flat observations where plans begin
+OBS = jax.random.normal(jax.random.key(3), (N, 2))  # observed vectors where plans begin
 
 
 def act(learner, acting, seen, keys):
@@ -64,7 +64,7 @@ def calls(mask_at=None, paid=None, pays_from=0):
         known = {"extrinsic": ReturnRange(0.0, jnp.float32(paid * (call >= pays_from)))}
         return s.learner._replace(ranges={"task": s.learner.ranges["task"] | known})
 
-    def best_action(learner, state, seen, keys, agent):
+    def best_action(learner, state, obs, keys, agent):
         made.append(None)
         return jnp.full(N, (len(made) - 1) % 2)
 
@@ -117,7 +117,7 @@ def test_some_of_many_environments_plan_from_where_they_are(
 ):
     s = scene(behaviour__mode="explore", dream__plans=plans)
 
-    def best_action(learner, state, seen, keys, agent):
+    def best_action(learner, state, obs, keys, agent):
         return state.deter[:, 0].astype(jnp.int32)
 
     monkeypatch.setattr(planning, "best_action", best_action)
@@ -163,8 +163,8 @@ def dreams_of(s, obs, keys):
 
     @jax.jit
     def chunk(latent, obs, key):
-        begins = jnp.broadcast_to(obs, (size, *obs.shape))
-        fns = model_fns(s.agent, s.learner, policy, partial(counted_rarity, seen=begins))
+        begins = {"vector": jnp.broadcast_to(obs, (size, *obs.shape))}
+        fns = model_fns(s.agent, s.learner, policy, partial(counted_rarity, first=begins))
         fns = planning.with_free_starts(fns, s.agent)
         each = jax.random.split(key, size)
         start = jax.tree.map(lambda x: jnp.repeat(x[None], size, 0), latent)
@@ -194,7 +194,7 @@ def test_the_best_dream_has_the_largest_return_with_the_value_of_its_end(shift):
     assert len(set(best.tolist())) > 1
     theirs = dreamed.action[0][np.arange(N), best]
     learner = s.learner._replace(curiosity=state)
-    ours = s.compiled(planning.best_action)(learner, latent, obs, KEYS)
+    ours = s.compiled(planning.best_action)(learner, latent, {"vector": obs}, KEYS)
     np.testing.assert_array_equal(ours, theirs)
     assert not (theirs == theirs[:1]).all()
 

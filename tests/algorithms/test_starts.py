@@ -16,19 +16,19 @@ pytestmark = pytest.mark.slow
 KEYS = jax.random.split(jax.random.key(8), 4000)
 
 
-def drawn(log_weight, num):
-    """[4000, num] starts of as many sequences with these log weights [length]."""
-    length = len(log_weight)
+def drawn(weight, num):
+    """[4000, num] starts of as many sequences whose states have these weights [length]."""
+    length = len(weight)
     even = jax.vmap(lambda k: jax.random.permutation(k, length)[:num])(KEYS)
-    weights = jnp.broadcast_to(jnp.asarray(log_weight), (len(KEYS), length))
-    found = jax.jit(dreams.with_rare_half)(KEYS, even, weights)
+    weights = jnp.broadcast_to(jnp.asarray(weight), (len(KEYS), length))
+    found = jax.jit(dreams.with_weighted_half)(KEYS, even, weights)
     np.testing.assert_array_equal(found[:, : num - num // 2], even[:, : num - num // 2])
     return np.asarray(found)
 
 
 def test_half_of_the_starts_are_drawn_by_their_weights_and_no_state_twice():
     weights = np.array([1.0, 2.0, 4.0, 8.0])
-    starts = drawn(np.log(weights), 2)
+    starts = drawn(weights, 2)
     assert (starts[:, 0] != starts[:, 1]).all()
     left = weights * (1 - np.eye(4))  # by the first start, which is even
     wanted = (left / left.sum(1, keepdims=True)).mean(0)
@@ -37,7 +37,7 @@ def test_half_of_the_starts_are_drawn_by_their_weights_and_no_state_twice():
 
 @pytest.mark.parametrize("num", [1, 2, 3, 5])
 def test_with_equal_weights_all_states_are_equally_likely(num):
-    starts = drawn(np.zeros(6), num)
+    starts = drawn(np.ones(6), num)
     assert all(len(set(row)) == num for row in starts.tolist())
     np.testing.assert_allclose(np.bincount(starts[:, -1]) / len(KEYS), 1 / 6, atol=0.03)
 
@@ -48,8 +48,8 @@ def test_rare_starts_are_drawn_and_left_out_of_statistics_while_nothing_pays(pai
     known = {"extrinsic": ReturnRange(jnp.float32(0), jnp.float32(paid))}
     learner = s.learner._replace(ranges={"task": s.learner.ranges["task"] | known})
     rare = 2  # the row that is by far the rarest
-    log = jnp.where(jnp.arange(T)[:, None] == rare, 50.0, jnp.zeros((T, B)))
-    monkeypatch.setattr(dreams, "log_rarity", lambda *_: log)
+    weight = jnp.where(jnp.arange(T)[:, None] == rare, jnp.exp(50.0), jnp.ones((T, B)))
+    monkeypatch.setattr(dreams, "state_rarity", lambda *_: weight)
     starts = dreams.choose_starts(s.draws, learner, s.seen, s.batch, s.agent)
     usual, t = np.asarray(starts.usual).reshape(B, EACH), np.asarray(starts.t)
     assert (np.asarray(s.batch.weight) > 0).all() and EACH == 2

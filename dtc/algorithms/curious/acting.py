@@ -82,12 +82,17 @@ def squashes(agent: Agent) -> bool:
     return agent.behaviour.actor == "tanh"
 
 
+def inputs(learner: Learner, seen: Seen, agent: Agent) -> dict[str, Array]:
+    """What the trunk reads of the latest observations, [N, ...]."""
+    obs = rssm.encode_batch(agent.spec, seen.timestep.obs, 1)
+    return rssm.inputs(learner.normalizer, obs, seen.timestep.action_mask)
+
+
 def observe(learner: Learner, before: Latent, seen: Seen, keys_N: Key, agent: Agent) -> Latent:
     """The posterior latents after the latest observations, given those before them."""
     shape = (agent.model.groups,)
     uniform_NS = jax.vmap(lambda k: jax.random.uniform(k, shape))(keys_N)
-    obs = rssm.encode_batch(agent.spec, seen.timestep.obs, 1)
-    obs = rssm.inputs(learner.normalizer, obs, seen.timestep.action_mask)
+    obs = inputs(learner, seen, agent)
     action = agent.action_input(seen.action)
     params, first = learner.params.trunk, seen.timestep.first
     return rssm.observe_step(agent.trunk, params, before, action, obs, first, uniform_NS)

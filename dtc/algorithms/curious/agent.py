@@ -35,7 +35,8 @@ from dtc.world_model.ensemble import Member
 from dtc.world_model.latent import Feature
 
 LOOK_AHEAD = 8  # steps of each dream that is made for a plan
-PLAN_STEPS = 16  # dreamed steps of a collection's plans, at most, a start of an update's dreams
+# The plans of a collection dream at most this many steps for each start of an update's dreams
+PLAN_STEPS = 16
 COUNTED = ("jsd", "progress")  # novelties that rarity multiplies; the others are controls
 
 
@@ -80,8 +81,7 @@ class Agent:
     def plan_stride(self) -> int:
         """One environment in this many plans.
 
-        It is the smallest number with which all plans of a collection dream at most `PLAN_STEPS`
-        steps for each start of the dreams of one update.
+        It is the smallest number that keeps the plans of a collection within `PLAN_STEPS`.
         """
         steps = self.num_envs * self.collect_steps * self.dream.plans * LOOK_AHEAD
         return -(-steps // (PLAN_STEPS * self.dream.starts))

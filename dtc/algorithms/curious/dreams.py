@@ -1,6 +1,5 @@
 """Learning of behaviour: from dreams that start at replayed states, and from replayed returns."""
 
-import math
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
@@ -44,7 +43,7 @@ class Starts(NamedTuple):
     ids: Array  # [B*n] int32 global id of the start
     latent: Latent  # [B*n, ...]
     alive: Array  # [B*n] float32, 0 where the state is terminal
-    usual: Array  # [B*n] bool, False if drawn by rarity or in a sequence chosen for its value
+    usual: Array  # [B*n] bool, False if drawn by rarity, or in a sequence chosen for its value
 
 
 def seeks(agent: Agent, learner: Learner) -> Array:
@@ -57,8 +56,8 @@ def choose_starts(
 ) -> Starts:
     """Draws `dream.starts` / B states of each sequence without replacement, by its own key.
 
-    While nothing pays, half of them are drawn by rarity: an actor learns from dreams that begin in
-    a place what to do there, and the places that it seeks were hardly ever replayed.
+    While nothing pays, half of them are drawn by rarity. An actor learns what to do in a place from
+    dreams that start there, and the places that it seeks are hardly ever replayed.
     """
     num, length = agent.dream.starts // agent.replay.batch, agent.replay.length
     keys = draws.keys(Purpose.DREAM_START, batch.sampled.id)
@@ -67,11 +66,10 @@ def choose_starts(
     if num == length:  # all states, in order
         t_Bn = mesh.vary(jnp.broadcast_to(jnp.arange(num), t_Bn.shape))
     elif agent.trunk.has_rarity:
-        is_rare = jnp.broadcast_to(jnp.arange(num) >= num - num // 2, t_Bn.shape)
-        is_rare &= seeks(agent, learner)
-        t_Bn = with_rare_half(
-            keys, t_Bn, log_rarity(agent, learner, seen).T * seeks(agent, learner)
-        )
+        by_rarity = seeks(agent, learner)
+        is_rare = jnp.broadcast_to(jnp.arange(num) >= num - num // 2, t_Bn.shape) & by_rarity
+        weight_TB = jnp.where(by_rarity, state_rarity(agent, learner, seen), 1.0)
+        t_Bn = with_weighted_half(keys, t_Bn, weight_TB.T)
     ids_Bn = batch.sampled.id[:, None] * num + jnp.arange(num)[None]
     b_Bn = jnp.broadcast_to(jnp.arange(t_Bn.shape[0])[:, None], t_Bn.shape)
 
@@ -84,24 +82,24 @@ def choose_starts(
     return Starts(t_Bn, b_Bn, ids_Bn.reshape(-1), latent, alive, usual)
 
 
-def log_rarity(agent: Agent, learner: Learner, seen: Observed) -> Array:
-    """[T, B] log rarity of posterior states, predicted by the trunk's head; a mean over actions."""
+def state_rarity(agent: Agent, learner: Learner, seen: Observed) -> Array:
+    """[T, B] predicted rarity of posterior states: the geometric mean over their actions."""
     state = Latent(seen.deter.astype(agent.precision.compute), seen.ids)
     variables = {"params": learner.params.trunk}
-    found = agent.trunk.apply(variables, agent.feature(state), method="log_rarities")
-    limit = math.log(rarity.MOST)
-    return lax.stop_gradient(jnp.clip(accum(found).mean(-1), -limit, limit))
+    log = agent.trunk.apply(variables, agent.feature(state), method="log_rarities")
+    return lax.stop_gradient(rarity.limited(jnp.exp(accum(log).mean(-1))))
 
 
-def with_rare_half(keys_B: Key, t_Bn: Array, log_weight_BT: Array) -> Array:
-    """The starts [B, n], half of which are drawn anew by their weights from those not in the other.
+def with_weighted_half(keys_B: Key, t_Bn: Array, weight_BT: Array) -> Array:
+    """The starts [B, n] with the second half drawn anew, by weight and without replacement.
 
-    Drawn without replacement by the Gumbel-top-k trick (Kool et al. 2019, arXiv:1903.06059).
+    States of the first half are left out. The Gumbel-top-k trick (Kool et al. 2019,
+    arXiv:1903.06059).
     """
-    (num_rows, length), half = log_weight_BT.shape, t_Bn.shape[1] // 2
+    (num_rows, length), half = weight_BT.shape, t_Bn.shape[1] // 2
     kept_Bn = t_Bn[:, : t_Bn.shape[1] - half]
     noise = jax.vmap(lambda k: jax.random.gumbel(jax.random.fold_in(k, 1), (length,)))(keys_B)
-    score = (log_weight_BT + noise).at[jnp.arange(num_rows)[:, None], kept_Bn].set(-jnp.inf)
+    score = (jnp.log(weight_BT) + noise).at[jnp.arange(num_rows)[:, None], kept_Bn].set(-jnp.inf)
     return jnp.concatenate([kept_Bn, lax.top_k(score, half)[1]], 1)
 
 
@@ -132,7 +130,7 @@ def told_rarity(agent: Agent, learner: Learner, state: Latent, action: Array) ->
 
 
 def counted_rarity(
-    agent: Agent, learner: Learner, state: Latent, action: Array, seen: Array | None = None
+    agent: Agent, learner: Learner, state: Latent, action: Array, first: PyTree = None
 ) -> Array:
     """[n] rarity of the observations that states [n, ...] decode to, with discrete actions [n].
 
@@ -140,13 +138,14 @@ def counted_rarity(
     common, it predicts that their combination is common too, even if it was never seen.
 
     Args:
-      seen: flat observations of the first states, which then are not decoded.
+      first: what was observed in the first states, leaves [m, ...], instead of what they decode to.
     """
     assert learner.seen is not None
     decoded = decode(agent.trunk, learner.params.trunk, agent.feature(state))
     x = rarity.flat(decoded, decoded, axes=1)
-    if seen is not None:
-        x = x.at[: seen.shape[0]].set(seen)
+    if first is not None:
+        known = rarity.flat(first, decoded, axes=1)
+        x = x.at[: known.shape[0]].set(known)
     chosen = rarity.ACTION * agent.action_input(action)
     return rarity.rarity(learner.seen, rarity.hashed(jnp.concatenate([x, chosen], -1)))
 

@@ -15,24 +15,23 @@ import jax.numpy as jnp
 from einops import rearrange
 from jax import lax
 
-from dtc.algorithms.curious.acting import Acting, folded
+from dtc.algorithms.curious.acting import Acting, folded, inputs
 from dtc.algorithms.curious.agent import LOOK_AHEAD, Agent, Learner
 from dtc.algorithms.curious.dreams import counted_rarity, model_fns, rewards_of, seeks
 from dtc.behaviour.policy import sample_action
 from dtc.behaviour.targets import Rollout, worth
 from dtc.core import mesh
 from dtc.core.types import Array, Key, Latent
-from dtc.curiosity import rarity
 from dtc.training.algorithm import Acted, ActFn, ActKeys, Seen
-from dtc.world_model import ends, imagination, rssm
+from dtc.world_model import ends, imagination
 from dtc.world_model.imagination import ModelFns
 
 
 def planned(agent: Agent, act: ActFn) -> ActFn:
-    """The acting function `act`, but while nothing pays, with the first action of the best dream.
+    """The acting function `act`, with planned actions while nothing pays.
 
-    Environments whose global id is a multiple of `Agent.plan_stride` plan, in every call. Where a
-    mask forbids the action, the policy acts.
+    In every call the environments whose global id is a multiple of `Agent.plan_stride` plan. Where
+    a mask forbids the planned action, that of `act` is taken.
     """
 
     def planned_act(learner: Learner, acting: Acting, seen: Seen, keys: ActKeys) -> Acted:
@@ -43,11 +42,9 @@ def planned(agent: Agent, act: ActFn) -> ActFn:
         rows = jnp.arange(-(-ids.shape[0] // stride)) * stride + (-ids[0]) % stride
 
         def plans() -> Array:
-            obs = rssm.encode_batch(agent.spec, seen.timestep.obs, 1)
-            obs = rssm.inputs(learner.normalizer, obs, None)
-            every = (acted.acting.latent, rarity.flat(obs, obs, axes=1), dreams)
-            state, x, some = jax.tree.map(lambda x: x[rows], every)
-            return acted.action.at[rows].set(best_action(learner, state, x, some, agent))
+            every = (acted.acting.latent, inputs(learner, seen, agent), dreams)
+            state, obs, keys = jax.tree.map(lambda x: x[rows], every)
+            return acted.action.at[rows].set(best_action(learner, state, obs, keys, agent))
 
         action = lax.cond(seeks(agent, learner), plans, lambda: acted.action)
         if (mask := seen.timestep.action_mask) is not None:  # the dream's own is a prediction
@@ -58,24 +55,25 @@ def planned(agent: Agent, act: ActFn) -> ActFn:
     return planned_act
 
 
-def best_action(learner: Learner, state: Latent, seen: Array, keys_N: Key, agent: Agent) -> Array:
+def best_action(
+    learner: Learner, state: Latent, obs: dict[str, Array], keys_N: Key, agent: Agent
+) -> Array:
     """[N] the first action of the best of `dream.plans` dreams from each state [N, ...].
 
     They are dreams of the acting policy, judged by the return of novelty. Rarity is counted, so a
     plan leads to what nobody has seen as soon as one of the dreams does.
 
     Args:
-      seen: [N, F] the flat observations of the states. The first steps of dreams count as rare as
-        these are: a place that the model hardly knows may decode to one that it knows.
+      obs: what was observed in the states, leaves [N, ...]. The rarity of first steps is that of
+        these observations: a state that the model hardly knows may decode to one that it knows.
     """
     policy, size = agent.acting, agent.dream.plans
     (novelty,) = (kind for kind in policy.rewards if kind.name == "intrinsic")
     keys_NM = jax.vmap(lambda key: jax.random.split(key, size))(keys_N)
-    state, seen = jax.tree.map(lambda x: jnp.repeat(x, size, 0), (state, seen))
+    state, obs = jax.tree.map(lambda x: jnp.repeat(x, size, 0), (state, obs))
+    fns = model_fns(agent, learner, policy, partial(counted_rarity, first=obs))
     _, dreamed = imagination.dream_chunk(
-        with_free_starts(
-            model_fns(agent, learner, policy, partial(counted_rarity, seen=seen)), agent
-        ),
+        with_free_starts(fns, agent),
         keys_NM.reshape(-1),
         agent.model.groups,
         state,
