@@ -184,9 +184,25 @@ MUTANTS = (
     Mutant(
         "rare_starts_are_drawn_though_the_task_pays",
         f"{AGENT}/dreams.py",
-        "jnp.where(by_rarity, state_rarity(agent, learner, seen), 1.0)",
-        "state_rarity(agent, learner, seen)",
+        "            by_rarity,\n            lambda",
+        "            True,\n            lambda",
         "test_rare_starts_are_drawn_and_left_out_of_statistics_while_nothing_pays",
+        STARTS_LAWS,
+    ),
+    Mutant(
+        "a_bored_explorer_seeks",
+        f"{AGENT}/dreams.py",
+        "return is_unpaid & (learner.curiosity.boredom < 1)",
+        "return is_unpaid & (learner.curiosity.boredom < 2)",
+        "test_an_explorer_seeks_until_it_is_bored",
+        STARTS_LAWS,
+    ),
+    Mutant(
+        "an_explorer_that_is_somewhat_bored_does_not_seek",
+        f"{AGENT}/dreams.py",
+        "return is_unpaid & (learner.curiosity.boredom < 1)",
+        "return is_unpaid & (learner.curiosity.boredom <= 0)",
+        "test_an_explorer_seeks_until_it_is_bored",
         STARTS_LAWS,
     ),
     Mutant(

@@ -55,3 +55,10 @@ def test_rare_starts_are_drawn_and_left_out_of_statistics_while_nothing_pays(pai
     assert (np.asarray(s.batch.weight) > 0).all() and EACH == 2
     assert usual[:, 0].all() and (usual[:, 1] == (paid > 0)).all()
     assert (t == rare).any(1).all() == (paid == 0)
+
+
+@pytest.mark.parametrize(("boredom", "expected"), [(0.0, True), (0.99, True), (1.0, False)])
+def test_an_explorer_seeks_until_it_is_bored(boredom, expected):
+    s = scene(behaviour__mode="explore")
+    curiosity = s.learner.curiosity._replace(boredom=jnp.float32(boredom))
+    assert dreams.seeks(s.agent, s.learner._replace(curiosity=curiosity)) == expected

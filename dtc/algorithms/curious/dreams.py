@@ -47,8 +47,12 @@ class Starts(NamedTuple):
 
 
 def seeks(agent: Agent, learner: Learner) -> Array:
-    """[] bool, whether the acting policy seeks novelty because nothing that it knows pays."""
-    return earned(learner.ranges[agent.acting.name], learner.unit) < PAYS
+    """[] bool, whether the acting policy seeks novelty: nothing that it knows pays, nor bores it.
+
+    An explorer has no task, so only boredom ends its search. Boredom rises once the task pays.
+    """
+    is_unpaid = earned(learner.ranges[agent.acting.name], learner.unit) < PAYS
+    return is_unpaid & (learner.curiosity.boredom < 1)
 
 
 def choose_starts(
@@ -56,8 +60,8 @@ def choose_starts(
 ) -> Starts:
     """Draws `dream.starts` / B states of each sequence without replacement, by its own key.
 
-    While nothing pays, half of them are drawn by rarity. An actor learns what to do in a place from
-    dreams that start there, and the places that it seeks are hardly ever replayed.
+    While the policy `seeks`, half of them are drawn by rarity. An actor learns what to do in a
+    place from dreams that start there, and the places that it seeks are hardly ever replayed.
     """
     num, length = agent.dream.starts // agent.replay.batch, agent.replay.length
     keys = draws.keys(Purpose.DREAM_START, batch.sampled.id)
@@ -68,7 +72,11 @@ def choose_starts(
     elif agent.trunk.has_rarity:
         by_rarity = seeks(agent, learner)
         is_rare = jnp.broadcast_to(jnp.arange(num) >= num - num // 2, t_Bn.shape) & by_rarity
-        weight_TB = jnp.where(by_rarity, state_rarity(agent, learner, seen), 1.0)
+        weight_TB = lax.cond(
+            by_rarity,
+            lambda: state_rarity(agent, learner, seen),
+            lambda: mesh.vary(jnp.ones_like(batch.rows.reward)),
+        )
         t_Bn = with_weighted_half(keys, t_Bn, weight_TB.T)
     ids_Bn = batch.sampled.id[:, None] * num + jnp.arange(num)[None]
     b_Bn = jnp.broadcast_to(jnp.arange(t_Bn.shape[0])[:, None], t_Bn.shape)
