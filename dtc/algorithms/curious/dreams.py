@@ -47,9 +47,10 @@ class Starts(NamedTuple):
 
 
 def seeks(agent: Agent, learner: Learner) -> Array:
-    """[] bool, whether the acting policy seeks novelty: nothing that it knows pays, nor bores it.
+    """[] bool, whether the acting policy seeks novelty: its task does not pay and it is not bored.
 
-    An explorer has no task, so only boredom ends its search. Boredom rises once the task pays.
+    An explorer has no task, so only boredom ends its search. Boredom rises once the task actor's
+    returns pay.
     """
     is_unpaid = earned(learner.ranges[agent.acting.name], learner.unit) < PAYS
     return is_unpaid & (learner.curiosity.boredom < 1)

@@ -1,4 +1,4 @@
-"""Planning in dreams: while nothing pays, an agent does what the most novel of several dreams does.
+"""Planning in dreams: an agent that seeks novelty does what the most novel of several dreams does.
 
 Novelty changes faster than an actor learns, so the actor lags behind what its own dreams show. The
 best of a few dreams from where the agent is does not: model-predictive control by random shooting,
@@ -28,7 +28,7 @@ from dtc.world_model.imagination import ModelFns
 
 
 def planned(agent: Agent, act: ActFn) -> ActFn:
-    """The acting function `act`, with planned actions while nothing pays.
+    """The acting function `act`, with planned actions while the policy `seeks`.
 
     In every call the environments whose global id is a multiple of `Agent.plan_stride` plan. Where
     a mask forbids the planned action, that of `act` is taken.
