@@ -5,6 +5,7 @@ UPDATE_DOCS=1 python -m pytest tests/docs/test_flags.py
 writes the pages of settings anew: settings.md of the machine, settings-NAME.md of an algorithm.
 """
 
+import inspect
 import os
 import re
 import textwrap
@@ -55,7 +56,9 @@ def reader(name: str) -> str | None:
 
 def section(name: str) -> str:
     """The settings of a section as a table; '': those in none."""
-    title, line = (name, schema.sections()[name].__doc__) if name else ("In no section", "")
+    title, line = "In no section", ""
+    if name:
+        title, line = name, inspect.getdoc(schema.sections()[name])
     own = [n for n in schema.declarations() if n.rpartition(".")[0] == name]
     head = ["| setting | default | what it may be | meaning |", "|---|---|---|---|"]
     parts = [f"## {title}", "", *([line, ""] if line else []), *head, *map(entry, own), ""]
