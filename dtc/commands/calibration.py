@@ -10,6 +10,7 @@ auroc      of novelty as a detector of collecting, the action never tried in tra
 fall       factor by which novelty falls when a small replay is learned repeatedly
 
 The same with suffix _std: the standard deviation of the members' probabilities in place of novelty.
+Of an environment with a view also the results of foresight.py.
 """
 
 import dataclasses
@@ -30,7 +31,8 @@ from rich.console import Console
 from dtc.algorithms.curious.acting import Acting, observe
 from dtc.algorithms.curious.agent import Agent, Learner
 from dtc.algorithms.curious.algorithm import make_agent
-from dtc.commands import inside
+from dtc.commands import foresight, inside
+from dtc.commands.foresight import Foreseen
 from dtc.config.settings import ConfigError, MeshConfig
 from dtc.core import distributions as dist
 from dtc.core import mesh, normalizer
@@ -42,7 +44,7 @@ from dtc.envs.feeder import COLLECT
 from dtc.host import devices, writers
 from dtc.host.program import Program
 from dtc.training import acting, trainer
-from dtc.training.acting import EVALUATE, Players
+from dtc.training.acting import EVALUATE, Played, Players
 from dtc.training.algorithm import Acted, ActFn, ActKeys, Seen
 from dtc.training.carrier import Carrier, Machine, specs
 from dtc.world_model import ensemble, rssm
@@ -105,11 +107,17 @@ def calibrate(program: Program, seed: int) -> Figures:
 
     _, repeated = train(FEW, REPEATS)
     state, _ = train(MANY, UPDATES)
-    return ranks(*functions.score(state)) | {
-        "fall": float(repeated.max() / repeated[-1]),
-        "novelty_peak": float(repeated.max()),
-        "novelty_end": float(repeated[-1]),
-    }
+    tried, untried, foreseen = functions.score(state)
+    seen = {} if foreseen is None else foresight.figures(foreseen)
+    return (
+        seen
+        | ranks(tried, untried)
+        | {
+            "fall": float(repeated.max() / repeated[-1]),
+            "novelty_peak": float(repeated.max()),
+            "novelty_end": float(repeated[-1]),
+        }
+    )
 
 
 class Functions(NamedTuple):
@@ -117,7 +125,7 @@ class Functions(NamedTuple):
 
     fill: Any  # (carrier, number of rows) -> carrier whose replay holds only rows of walks
     learn: Any  # carrier -> (carrier after CHUNK updates, mean novelty of the replayed rows)
-    score: Any  # carrier -> (Scores of tried steps, Scores of untried steps)
+    score: Any  # carrier -> (Scores of tried steps, of untried steps, Foreseen or None)
 
 
 def make(program: Program) -> Functions:
@@ -187,25 +195,30 @@ class Steps(NamedTuple):
     obs: PyTree
 
 
-def _score(carrier: Carrier, machine: Machine, agent: Agent) -> tuple[Scores, Scores]:
-    """Scores of the steps of new walks, and of collecting in the same states."""
+def _score(
+    carrier: Carrier, machine: Machine, agent: Agent
+) -> tuple[Scores, Scores, Foreseen | None]:
+    """Scores of the steps of new walks, and of collecting in the same states; what is foreseen."""
     ids, root = mesh.global_ids(HELD_OUT // mesh.num_devices()), carrier.root
     env, walk = machine.env, walker(agent)
     start = acting.start(root, ids, machine, EVALUATE, calls=1 << 20)
 
-    def step(players: Players, _: None) -> tuple[Players, tuple[PyTree, Steps, Steps]]:
+    def step(players: Players, _: None) -> tuple[Players, tuple[Played, Steps, Steps]]:
         after, played = acting.play(root, carrier.learner, players, walk, machine, EVALUATE)
         tried = Steps(played.row.action, after.episodes.timestep.obs)
         collect = jnp.full_like(played.row.action, COLLECT)
         before = players.episodes.env
         instead = vector.step(root, before, collect, env, EVALUATE.vector)[1]
-        return after, (played.latent, tried, Steps(collect, instead.obs))
+        return after, (played, tried, Steps(collect, instead.obs))
 
-    _, (latent, tried, untried) = lax.scan(step, start, length=env.spec.max_steps)
+    _, (played, tried, untried) = lax.scan(step, start, length=env.spec.max_steps)
     learner: Learner = carrier.learner
+    latent, has_view = played.latent, foresight.LEAF in env.spec.obs
+    assert latent is not None, "a walker returns its latents"
     return (
         _score_steps(latent, tried, learner, agent),
         _score_steps(latent, untried, learner, agent),
+        foresight.foresee(latent, played.row, learner, agent) if has_view else None,
     )
 
 

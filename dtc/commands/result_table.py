@@ -39,7 +39,8 @@ def rewrite(page: Path, results: Sequence[Result]) -> None:
 def markdown(results: Sequence[Result], has_controls: bool = False) -> str:
     """The table, a row for the first bar of each gate; a legend and notes.
 
-    With controls it has all bars, a row for each control, and the gates that were not measured.
+    With controls it has all bars, returns of sampled actions, a row for each control, and the gates
+    that were not measured.
     """
     if not has_controls:
         results = [result for result in results if result.variant == "ours"]
@@ -51,13 +52,24 @@ def markdown(results: Sequence[Result], has_controls: bool = False) -> str:
         of_gate = [result for result in results if result.gate == name]
         if not of_gate and not has_controls:
             continue
-        rows += list(_rows(name, gate, of_gate, gate.bars if has_controls else gate.bars[:1]))
+        bars = _with_sampled(gate.bars, of_gate) if has_controls else gate.bars[:1]
+        rows += list(_rows(name, gate, of_gate, bars))
         notes += list(_notes(name, of_gate))
     widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
     lines = [_line(heads, widths), _line(["-" * width for width in widths], widths)]
     lines += [_line(row, widths) for row in rows]
     legend = OF_CONTROLS * has_controls + LEGEND
     return "\n".join([*lines, "", legend, *[""] * bool(notes), *notes, ""])
+
+
+def _with_sampled(bars: Sequence[Bar], results: Sequence[Result]) -> Iterator[Bar]:
+    """The bars; after that of the greedy return the one of sampled actions, if it was measured."""
+    for bar in bars:
+        yield bar
+        sampled = f"{bar.figure}_sampled"
+        if any(sampled in result.figures for result in results):
+            title = f"{bar.title or bar.figure}, sampled"
+            yield bar._replace(figure=sampled, must=None, goal=None, title=title)
 
 
 def _line(cells: Sequence[str], widths: Sequence[int]) -> str:

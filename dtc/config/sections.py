@@ -224,7 +224,7 @@ class DreamConfig:
     end: float = setting(
         0.8, BELOW_ONE, help="a dream ends where the predicted continue probability is below this"
     )
-    plans: int = setting(8, NATURAL, help="dreams of which the most novel is followed; 0: none")
+    plans: int = setting(8, NATURAL, help="dreams of which the most novel gives an action; 0: none")
 
     @property
     def longest(self) -> int:

@@ -330,7 +330,8 @@ def test_novelty_ranks_the_errors_of_tried_and_untried_steps():
     assert measured["auroc"] == pytest.approx(3 / 4)
     assert measured["auroc_std"] == pytest.approx(1 / 4)
     assert (measured["error_tried"], measured["error_untried"]) == (4.0, 8.0)
-    assert {bar.figure for bar in gates.GATES["calibration"].bars} == {"spearman", "auroc", "fall"}
+    of_novelty = {bar.figure for bar in gates.GATES["calibration"].bars[:3]}
+    assert of_novelty == {"spearman", "auroc", "fall"}
     assert {"spearman", "auroc"} <= set(measured)
 
 
@@ -343,7 +344,7 @@ def test_the_calibration_s_programs_can_be_traced():
     assert filled.replay.rows.shape == shapes.replay.rows.shape
     assert functions.learn.trace(shapes).out_info[1].shape == ()
     steps = program.machine.env.spec.max_steps
-    scores = jax.tree.leaves(functions.score.trace(shapes).out_info)
+    scores = jax.tree.leaves(functions.score.trace(shapes).out_info[:2])
     assert [x.shape for x in scores] == 6 * [(steps, calibration.HELD_OUT)]
 
 
