@@ -202,6 +202,16 @@ def test_the_short_table_has_the_first_bar_of_each_gate(walk):
     assert "| 65.5 " in text and "states seen" not in text
 
 
+def test_returns_of_sampled_actions_stand_below_greedy_ones(walk):
+    both = [result(**{"return": 65.52, "return_sampled": 61.3}), result(1, **{"return": 7})]
+    rows = result_table.markdown(both, has_controls=True).splitlines()[2:5]
+    cells = [[cell.strip() for cell in row.split("|")[2:7]] for row in rows]
+    assert cells[0] == ["return", ">= 40", ">= 58", "", "65.5, 7"]
+    assert cells[1] == ["return, sampled", "", "", "", "61.3, -"]
+    assert cells[2][0] == "states seen"
+    assert "sampled" not in result_table.markdown(both)
+
+
 def test_gates_without_results_are_in_the_table_with_controls_alone(walk, monkeypatch):
     monkeypatch.setattr(result_table, "GATES", {"walk": WALK, "run": WALK})
     shown = [result_table.markdown([result(**{"return": 7})], full) for full in (False, True)]
