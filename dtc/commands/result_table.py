@@ -53,7 +53,7 @@ def markdown(results: Sequence[Result], has_controls: bool = False) -> str:
         if not of_gate and not has_controls:
             continue
         bars = _with_sampled(gate.bars, of_gate) if has_controls else gate.bars[:1]
-        rows += list(_rows(name, gate, of_gate, bars))
+        rows += list(_rows(name, gate, of_gate, bars))  # type: ignore[arg-type]  # read once
         notes += list(_notes(name, of_gate))
     widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
     lines = [_line(heads, widths), _line(["-" * width for width in widths], widths)]
