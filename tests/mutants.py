@@ -30,6 +30,7 @@ PLANNING, PLANNING_LAWS = f"{AGENT}/planning.py", "tests/algorithms/test_plannin
 STARTS_LAWS = "tests/algorithms/test_starts.py"
 TRIALS_LAWS = "tests/algorithms/test_trials.py"
 LEARN, LEARN_LAWS = f"{AGENT}/learn.py", "tests/algorithms/test_learn.py"
+FORESIGHT, FORESIGHT_LAWS = "dtc/commands/foresight.py", "tests/commands/test_foresight.py"
 PPO, PPO_LAWS = "dtc/algorithms/ppo/learn.py", "tests/algorithms/test_ppo.py"
 
 
@@ -1354,6 +1355,23 @@ MUTANTS = (
         "        truncated=jnp.zeros_like(before.truncated),",
         "test_a_bad_step_becomes_a_cut_episode_and_the_next_call_resets",
         GUARD_LAWS,
+    ),
+    # Commands
+    Mutant(
+        "foresight_counts_cells_seen_too_late",
+        FORESIGHT,
+        "known[sighted[0], rows[t][sighted], columns[t][sighted]]",
+        "known[sighted[0], rows[end][sighted], columns[end][sighted]]",
+        "test_only_resources_seen_before_the_dream_count",
+        FORESIGHT_LAWS,
+    ),
+    Mutant(
+        "foresight_dreams_with_the_next_action",
+        FORESIGHT,
+        "action_TNA[t + step]",
+        "action_TNA[t + step + 1]",
+        "test_walks_are_foreseen_from_their_latents_and_actions",
+        FORESIGHT_LAWS,
     ),
 )
 
