@@ -49,6 +49,7 @@ from dtc.training.algorithm import Acted, ActFn, ActKeys, Seen
 from dtc.training.carrier import Carrier, Machine, specs
 from dtc.world_model import ensemble, rssm
 from dtc.world_model.ensemble import Transitions
+from dtc.world_model.rssm import Observed
 
 MANY, FEW = 16384, 128  # rows per environment
 UPDATES, REPEATS = 3000, 3000  # updates on MANY and on FEW rows
@@ -108,16 +109,14 @@ def calibrate(program: Program, seed: int) -> Figures:
     _, repeated = train(FEW, REPEATS)
     state, _ = train(MANY, UPDATES)
     tried, untried, foreseen = functions.score(state)
-    seen = {} if foreseen is None else foresight.figures(foreseen)
-    return (
-        seen
-        | ranks(tried, untried)
-        | {
-            "fall": float(repeated.max() / repeated[-1]),
-            "novelty_peak": float(repeated.max()),
-            "novelty_end": float(repeated[-1]),
-        }
-    )
+    figures = ranks(tried, untried)
+    if foreseen is not None:
+        figures |= foresight.figures(foreseen)
+    return figures | {
+        "fall": float(repeated.max() / repeated[-1]),
+        "novelty_peak": float(repeated.max()),
+        "novelty_end": float(repeated[-1]),
+    }
 
 
 class Functions(NamedTuple):
@@ -215,31 +214,43 @@ def _score(
     learner: Learner = carrier.learner
     latent, has_view = played.latent, foresight.LEAF in env.spec.obs
     assert latent is not None, "a walker returns its latents"
+    of_tried, of_untried = (_observe(latent, x, learner, agent) for x in (tried, untried))
     return (
-        _score_steps(latent, tried, learner, agent),
-        _score_steps(latent, untried, learner, agent),
-        foresight.foresee(latent, played.row, learner, agent) if has_view else None,
+        _score_steps(latent, tried, of_tried, learner, agent),
+        _score_steps(latent, untried, of_untried, learner, agent),
+        foresight.foresee(latent, played.row, of_tried, learner, agent) if has_view else None,
     )
 
 
-def _score_steps(latent_TN: Latent, steps: Steps, learner: Learner, agent: Agent) -> Scores:
-    """Scores of steps taken at the latents."""
-    flat = partial(jax.tree.map, lambda x: x.reshape(-1, *x.shape[2:]))
-    latent, obs = flat(latent_TN), rssm.encode_batch(agent.spec, flat(steps.obs), 1)
+def _flat(tree_TN: PyTree) -> PyTree:
+    """[T * N, ...] from [T, N, ...]."""
+    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), tree_TN)
+
+
+def _observe(latent_TN: Latent, steps: Steps, learner: Learner, agent: Agent) -> Observed:
+    """Prior and posterior after steps taken at the latents, [1, T * N, ...]."""
+    obs = rssm.encode_batch(agent.spec, _flat(steps.obs), 1)
     obs = normalizer.standardise(learner.normalizer, obs)
-    action = agent.action_input(flat(steps.action))
-    log_p = ensemble.predict(agent.member, learner.params.members, Transitions(latent, action))
+    action = agent.action_input(_flat(steps.action))
     one_step = partial(jax.tree.map, lambda x: x[None])
     num = action.shape[0]
-    seen = rssm.observe(
+    return rssm.observe(
         agent.trunk,
         learner.params.trunk,
         one_step(obs),
         action[None],
         jnp.zeros((1, num), bool),
-        latent,
+        _flat(latent_TN),
         mesh.vary(jnp.zeros((1, num, agent.model.groups))),  # the sampled code is not used
     )
+
+
+def _score_steps(
+    latent_TN: Latent, steps: Steps, seen: Observed, learner: Learner, agent: Agent
+) -> Scores:
+    """Scores of steps taken at the latents, after which `seen` was observed."""
+    taken = Transitions(_flat(latent_TN), agent.action_input(_flat(steps.action)))
+    log_p = ensemble.predict(agent.member, learner.params.members, taken)
     prob_EnSC = jnp.exp(log_p)
     scores = Scores(
         novelty=jsd(prob_EnSC),

@@ -19,9 +19,10 @@ from dtc.core import mesh, normalizer
 from dtc.core.types import Array, Latent, Row
 from dtc.envs.feeder import NUM_KINDS, SIZE, VIEW
 from dtc.world_model import losses, rssm
+from dtc.world_model.rssm import Observed
 
 AHEAD = 5  # steps
-LEAF = "view"  # among the encoded observations
+LEAF = "view"  # the observation, before and after it is encoded
 
 
 class Foreseen(NamedTuple):
@@ -34,40 +35,25 @@ class Foreseen(NamedTuple):
     dreamed: Array  # [7, 7] uint8, the view AHEAD steps later; without the last AHEAD rows
 
 
-def foresee(latent_TN: Latent, rows: Row, learner: Learner, agent: Agent) -> Foreseen:
-    """What the model makes of walks: posterior latents [T, N, ...] and rows [T, N, ...]."""
-    obs = normalizer.standardise(learner.normalizer, rssm.encode_batch(agent.spec, rows.obs, 2))
-    now, after = (jax.tree.map(lambda x, s=s: x[s], latent_TN) for s in (slice(-1), slice(1, None)))
-    later_obs = jax.tree.map(lambda x: x[1:], obs)
-    actions_TNA = agent.action_input(rows.action)
-    kl = one_step_kl(now, actions_TNA[:-1], later_obs, learner, agent)
+def foresee(
+    latent_TN: Latent, rows: Row, observed: Observed, learner: Learner, agent: Agent
+) -> Foreseen:
+    """What the model makes of walks.
+
+    Args:
+      latent_TN: posterior latents [T, N, ...].
+      rows: [T, N, ...].
+      observed: one step after each of the latents, [1, T * N, ...].
+    """
+    kl_TN = losses.kl(observed.log_post, observed.log_prior).reshape(rows.first.shape)
+    later, seen = jax.tree.map(lambda x: x[1:], (latent_TN, rows.obs))
+    obs = normalizer.standardise(learner.normalizer, rssm.encode_batch(agent.spec, seen, 2))
     decoded = agent.trunk.apply(
-        {"params": learner.params.trunk}, agent.feature(after), method="decode"
+        {"params": learner.params.trunk}, agent.feature(later), method="decode"
     )
-    loss = losses.of_leaves(agent.trunk, decoded, later_obs)[LEAF]
-    dreamed = dream(latent_TN, actions_TNA, learner, agent)
-    return Foreseen(loss, kl, rows.obs["view"], rows.obs["position"], dreamed)
-
-
-def one_step_kl(
-    now: Latent, action_TNA: Array, obs: dict[str, Array], learner: Learner, agent: Agent
-) -> Array:
-    """[T, N] KL of posterior and prior one step after latents, given what is observed there."""
-    num_T, num_N = action_TNA.shape[:2]
-
-    def flat(x: Array) -> Array:
-        return x.reshape(num_T * num_N, *x.shape[2:])
-
-    seen = rssm.observe(
-        agent.trunk,
-        learner.params.trunk,
-        jax.tree.map(lambda x: flat(x)[None], obs),
-        flat(action_TNA)[None],
-        jnp.zeros((1, num_T * num_N), bool),
-        jax.tree.map(flat, now),
-        mesh.vary(jnp.full((1, num_T * num_N, agent.model.groups), 0.5)),  # the code is not used
-    )
-    return losses.kl(seen.log_post, seen.log_prior).reshape(num_T, num_N)
+    loss = losses.of_leaves(agent.trunk, decoded, obs)[LEAF]
+    dreamed = dream(latent_TN, agent.action_input(rows.action), learner, agent)
+    return Foreseen(loss, kl_TN[:-1], rows.obs[LEAF], rows.obs["position"], dreamed)
 
 
 def dream(latent_TN: Latent, action_TNA: Array, learner: Learner, agent: Agent) -> Array:

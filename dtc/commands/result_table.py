@@ -52,8 +52,8 @@ def markdown(results: Sequence[Result], has_controls: bool = False) -> str:
         of_gate = [result for result in results if result.gate == name]
         if not of_gate and not has_controls:
             continue
-        bars = _with_sampled(gate.bars, of_gate) if has_controls else gate.bars[:1]
-        rows += list(_rows(name, gate, of_gate, bars))  # type: ignore[arg-type]  # read once
+        bars = list(_with_sampled(gate.bars, of_gate)) if has_controls else gate.bars[:1]
+        rows += list(_rows(name, gate, of_gate, bars))
         notes += list(_notes(name, of_gate))
     widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
     lines = [_line(heads, widths), _line(["-" * width for width in widths], widths)]
@@ -63,7 +63,7 @@ def markdown(results: Sequence[Result], has_controls: bool = False) -> str:
 
 
 def _with_sampled(bars: Sequence[Bar], results: Sequence[Result]) -> Iterator[Bar]:
-    """The bars; after that of the greedy return the one of sampled actions, if it was measured."""
+    """The bars, and below one for greedy actions the same for sampled ones, if it was measured."""
     for bar in bars:
         yield bar
         sampled = f"{bar.figure}_sampled"

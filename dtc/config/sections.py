@@ -224,7 +224,9 @@ class DreamConfig:
     end: float = setting(
         0.8, BELOW_ONE, help="a dream ends where the predicted continue probability is below this"
     )
-    plans: int = setting(8, NATURAL, help="dreams of which the most novel gives an action; 0: none")
+    plans: int = setting(
+        8, NATURAL, help="dreams of a plan, whose best one's first action is executed; 0: no plans"
+    )
 
     @property
     def longest(self) -> int:

@@ -61,11 +61,17 @@ def test_only_resources_seen_before_the_dream_count():
     assert foresight.open_loop(found) == pytest.approx(right / counted)
 
 
-@pytest.mark.slow
-def test_walks_are_foreseen_from_their_latents_and_actions():
+@pytest.fixture
+def untrained():
+    """A program, its agent and its first carrier."""
     program = program_on((1, 1), behaviour__mode="task")
     agent = make_agent(program.cfg, program.machine.env.spec, program.precision)
-    carrier = program.init(jnp.uint32(0))
+    return program, agent, program.init(jnp.uint32(0))
+
+
+@pytest.mark.slow
+def test_walks_are_foreseen_from_their_latents_and_actions(untrained):
+    _, agent, carrier = untrained
     trunk = carrier.learner.params.trunk
     keys = jax.random.split(jax.random.key(1), 3)
     num_T, shape = AHEAD + 2, (AHEAD + 2, 2)
@@ -88,12 +94,9 @@ def test_walks_are_foreseen_from_their_latents_and_actions():
 
 
 @pytest.mark.slow
-def test_losses_of_walks_are_those_of_training():
-    program = program_on((1, 1), behaviour__mode="task")
-    agent = make_agent(program.cfg, program.machine.env.spec, program.precision)
-    functions = calibration.make(program)
-    carrier = program.init(jnp.uint32(0))
-    found = functions.score(carrier)[2]
+def test_an_untrained_model_knows_nothing_of_the_view(untrained):
+    program, agent, carrier = untrained
+    found = calibration.make(program).score(carrier)[2]
     steps = program.machine.env.spec.max_steps
     assert found.view.shape == (steps, calibration.HELD_OUT, 7, 7)
     results = foresight.figures(found)

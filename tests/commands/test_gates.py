@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from dtc.configs import base
 
-from dtc.commands import calibration, episodes, gate_table, gates, measures
+from dtc.commands import calibration, episodes, foresight, gate_table, gates, measures
 from dtc.commands.gate_table import GATES, Bar, Gate
 from dtc.config import settings as config
 from dtc.data import ring
@@ -330,8 +330,8 @@ def test_novelty_ranks_the_errors_of_tried_and_untried_steps():
     assert measured["auroc"] == pytest.approx(3 / 4)
     assert measured["auroc_std"] == pytest.approx(1 / 4)
     assert (measured["error_tried"], measured["error_untried"]) == (4.0, 8.0)
-    of_novelty = {bar.figure for bar in gates.GATES["calibration"].bars[:3]}
-    assert of_novelty == {"spearman", "auroc", "fall"}
+    shown = {bar.figure for bar in gates.GATES["calibration"].bars}
+    assert shown == {"spearman", "auroc", "fall", "view_kl", "open_loop"}
     assert {"spearman", "auroc"} <= set(measured)
 
 
@@ -344,8 +344,12 @@ def test_the_calibration_s_programs_can_be_traced():
     assert filled.replay.rows.shape == shapes.replay.rows.shape
     assert functions.learn.trace(shapes).out_info[1].shape == ()
     steps = program.machine.env.spec.max_steps
-    scores = jax.tree.leaves(functions.score.trace(shapes).out_info[:2])
-    assert [x.shape for x in scores] == 6 * [(steps, calibration.HELD_OUT)]
+    *scores, foreseen = functions.score.trace(shapes).out_info
+    walks = (calibration.HELD_OUT,)
+    assert [x.shape for x in jax.tree.leaves(scores)] == 6 * [(steps, *walks)]
+    assert foreseen.loss.shape == foreseen.kl.shape == (steps - 1, *walks)
+    assert foreseen.view.shape == (steps, *walks, 7, 7)
+    assert foreseen.dreamed.shape == (steps - foresight.AHEAD, *walks, 7, 7)
 
 
 @pytest.mark.slow

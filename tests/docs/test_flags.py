@@ -56,9 +56,7 @@ def reader(name: str) -> str | None:
 
 def section(name: str) -> str:
     """The settings of a section as a table; '': those in none."""
-    title, line = "In no section", ""
-    if name:
-        title, line = name, inspect.getdoc(schema.sections()[name])
+    title, line = (name, inspect.getdoc(schema.sections()[name])) if name else ("In no section", "")
     own = [n for n in schema.declarations() if n.rpartition(".")[0] == name]
     head = ["| setting | default | what it may be | meaning |", "|---|---|---|---|"]
     parts = [f"## {title}", "", *([line, ""] if line else []), *head, *map(entry, own), ""]
