@@ -224,9 +224,7 @@ class DreamConfig:
     end: float = setting(
         0.8, BELOW_ONE, help="a dream ends where the predicted continue probability is below this"
     )
-    plans: int = setting(
-        8, NATURAL, help="dreams of a plan, whose best one's first action is executed; 0: no plans"
-    )
+    plans: int = setting(8, NATURAL, help="dreams that an action is chosen from; 0: no plans")
 
     @property
     def longest(self) -> int:
