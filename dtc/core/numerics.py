@@ -51,6 +51,12 @@ def masked_sum(x: Array, mask: Array) -> Array:
     return jnp.sum(jnp.where(mask, accum(x), 0))
 
 
+def allowed_mean(x: Array, mask: Array | None) -> Array:
+    """[..., A] -> [...]: the mean over allowed actions, all of them without a mask."""
+    allowed = jnp.ones_like(accum(x)) if mask is None else accum(mask)
+    return (allowed * x).sum(-1) / jnp.maximum(allowed.sum(-1), 1.0)
+
+
 def variance(x: Array, axis: int = -1, ddof: int = 0) -> Array:
     """Two-pass variance over `axis` with divisor n - ddof; 0 if the divisor is not positive."""
     x = accum(x)

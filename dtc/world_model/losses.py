@@ -7,7 +7,7 @@ from jax import lax, nn
 
 from dtc.core import distributions as dist
 from dtc.core import mesh
-from dtc.core.numerics import accum, symexp, symlog
+from dtc.core.numerics import accum, allowed_mean, symexp, symlog
 from dtc.core.types import Array, PyTree, Row
 from dtc.world_model.latent import Feature
 from dtc.world_model.rssm import Observed, Trunk, vector_sizes
@@ -69,8 +69,7 @@ def losses(
         found = trunk.apply({"params": params}, feature, method="log_rarities")
         rare = rarity.reshape(found.shape)
         error = jnp.sqrt(rare) * jnp.square(found - jnp.log(rare))
-        allowed = jnp.ones_like(error) if rows.action_mask is None else accum(rows.action_mask)
-        out["rarity"] = (allowed * error).sum(-1) / jnp.maximum(allowed.sum(-1), 1.0)
+        out["rarity"] = allowed_mean(error, rows.action_mask)
     decoded = trunk.apply({"params": params}, feature, method="decode")
     out |= {f"obs/{name}": x for name, x in of_leaves(trunk, decoded, obs).items()}
     if earlier is not None:

@@ -7,6 +7,7 @@ import pytest
 
 from dtc.algorithms.curious import dreams
 from dtc.behaviour.targets import ReturnRange
+from dtc.curiosity import rarity
 from tests.algorithms.scene import STARTS, B, T, scene
 
 EACH = STARTS // B  # starts of a sequence
@@ -55,6 +56,35 @@ def test_rare_starts_are_drawn_and_left_out_of_statistics_while_nothing_pays(pai
     assert (np.asarray(s.batch.weight) > 0).all() and EACH == 2
     assert usual[:, 0].all() and (usual[:, 1] == (paid > 0)).all()
     assert (t == rare).any(1).all() == (paid == 0)
+
+
+def test_rare_starts_are_drawn_with_noise_of_their_own(monkeypatch):
+    given = []
+
+    def keep(keys, even, weight):
+        given.append((keys, even))
+        return even
+
+    monkeypatch.setattr(dreams, "with_weighted_half", keep)
+    s = scene()
+    for later in range(8):
+        draws = s.draws._replace(update=s.draws.update + later)
+        dreams.choose_starts(draws, s.learner, s.seen, s.batch, s.agent)
+    noise = [jax.vmap(lambda key: jax.random.gumbel(key, (T,)))(keys) for keys, _ in given]
+    by_noise = np.concatenate([np.argsort(x)[:, :EACH] for x in noise])
+    even = np.concatenate([x for _, x in given])
+    assert (by_noise == even).all(1).mean() < 0.5
+
+
+def test_the_rarity_of_a_state_is_the_geometric_mean_over_allowed_actions():
+    s = scene()
+    mask = s.batch.rows.action_mask
+    assert not mask.all() and mask.any(-1).all()
+    feature, variables = s.seen.feature(s.agent.precision), {"params": s.params.trunk}
+    log = np.asarray(s.agent.trunk.apply(variables, feature, method="log_rarities"))
+    mean = np.ma.array(log, mask=~np.asarray(mask)).mean(-1).data
+    found = dreams.state_rarity(s.agent, s.learner, s.seen, mask)
+    np.testing.assert_allclose(found, rarity.limited(jnp.exp(mean)), rtol=1e-4)
 
 
 @pytest.mark.parametrize(("boredom", "expected"), [(0.0, True), (0.99, True), (1.0, False)])

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from dtc.algorithms.curious.acting import draw
+from dtc.algorithms.curious.acting import draw, folded
 from dtc.algorithms.curious.agent import Agent, Learner, Params, values_fn
 from dtc.algorithms.curious.batch import Batch
 from dtc.algorithms.curious.model import Scalars
@@ -20,7 +20,7 @@ from dtc.core import distributions as dist
 from dtc.core import mesh, returns
 from dtc.core.keys import Draws
 from dtc.core.metrics import Mean
-from dtc.core.numerics import accum, masked_sum
+from dtc.core.numerics import accum, allowed_mean, masked_sum
 from dtc.core.types import Array, Key, Latent, Purpose, PyTree
 from dtc.curiosity import drive, rarity
 from dtc.world_model import ends, ensemble, imagination, rssm
@@ -66,7 +66,8 @@ def choose_starts(
     """
     num, length = agent.dream.starts // agent.replay.batch, agent.replay.length
     keys = draws.keys(Purpose.DREAM_START, batch.sampled.id)
-    t_Bn = jax.vmap(lambda k: jax.random.permutation(k, length)[:num])(keys)
+    order, noise = (folded(keys, i) for i in range(2))
+    t_Bn = jax.vmap(lambda k: jax.random.permutation(k, length)[:num])(order)
     is_rare = jnp.zeros(t_Bn.shape, bool)
     if num == length:  # all states, in order
         t_Bn = mesh.vary(jnp.broadcast_to(jnp.arange(num), t_Bn.shape))
@@ -75,10 +76,10 @@ def choose_starts(
         is_rare = jnp.broadcast_to(jnp.arange(num) >= num - num // 2, t_Bn.shape) & by_rarity
         weight_TB = lax.cond(
             by_rarity,
-            lambda: state_rarity(agent, learner, seen),
+            lambda: state_rarity(agent, learner, seen, batch.rows.action_mask),
             lambda: mesh.vary(jnp.ones_like(batch.rows.reward)),
         )
-        t_Bn = with_weighted_half(keys, t_Bn, weight_TB.T)
+        t_Bn = with_weighted_half(noise, t_Bn, weight_TB.T)
     ids_Bn = batch.sampled.id[:, None] * num + jnp.arange(num)[None]
     b_Bn = jnp.broadcast_to(jnp.arange(t_Bn.shape[0])[:, None], t_Bn.shape)
 
@@ -91,12 +92,12 @@ def choose_starts(
     return Starts(t_Bn, b_Bn, ids_Bn.reshape(-1), latent, alive, usual)
 
 
-def state_rarity(agent: Agent, learner: Learner, seen: Observed) -> Array:
-    """[T, B] predicted rarity of posterior states: the geometric mean over their actions."""
+def state_rarity(agent: Agent, learner: Learner, seen: Observed, mask: Array | None) -> Array:
+    """[T, B] predicted rarity of posterior states: the geometric mean over allowed actions."""
     state = Latent(seen.deter.astype(agent.precision.compute), seen.ids)
     variables = {"params": learner.params.trunk}
     log = agent.trunk.apply(variables, agent.feature(state), method="log_rarities")
-    return lax.stop_gradient(rarity.limited(jnp.exp(accum(log).mean(-1))))
+    return lax.stop_gradient(rarity.limited(jnp.exp(allowed_mean(accum(log), mask))))
 
 
 def with_weighted_half(keys_B: Key, t_Bn: Array, weight_BT: Array) -> Array:
@@ -107,7 +108,7 @@ def with_weighted_half(keys_B: Key, t_Bn: Array, weight_BT: Array) -> Array:
     """
     (num_rows, length), half = weight_BT.shape, t_Bn.shape[1] // 2
     kept_Bn = t_Bn[:, : t_Bn.shape[1] - half]
-    noise = jax.vmap(lambda k: jax.random.gumbel(jax.random.fold_in(k, 1), (length,)))(keys_B)
+    noise = jax.vmap(lambda k: jax.random.gumbel(k, (length,)))(keys_B)
     score = (jnp.log(weight_BT) + noise).at[jnp.arange(num_rows)[:, None], kept_Bn].set(-jnp.inf)
     return jnp.concatenate([kept_Bn, lax.top_k(score, half)[1]], 1)
 
