@@ -1046,8 +1046,16 @@ MUTANTS = (
     Mutant(
         "the_reward_weighs_as_much_as_any_other_loss",
         "dtc/world_model/losses.py",
-        ', "reward": cfg.reward_scale',
-        "",
+        '("reward", "cont")',
+        '("cont",)',
+        "test_the_total_is_the_mean_of_the_scaled_terms",
+        "tests/world_model/test_trunk_losses.py",
+    ),
+    Mutant(
+        "ends_weigh_as_much_as_any_other_loss",
+        "dtc/world_model/losses.py",
+        '("reward", "cont")',
+        '("reward",)',
         "test_the_total_is_the_mean_of_the_scaled_terms",
         "tests/world_model/test_trunk_losses.py",
     ),

@@ -137,7 +137,7 @@ class RSSMConfig:
         1.0, NATURAL, help="weight of the loss of earlier observations, told by h; 0: none"
     )
     reward_scale: float = setting(
-        30.0, POSITIVE, help="weight of the reward's loss among those of the trunk (DreamerV3: 1)"
+        30.0, POSITIVE, help="weight of the losses of reward and end in the trunk's (DreamerV3: 1)"
     )
     vector_scale: float = setting(
         10.0, POSITIVE, help="weight of the loss of a vector observation (DreamerV3: 1)"

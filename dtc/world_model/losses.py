@@ -157,7 +157,8 @@ def reconstruction(decoded: Array, target: Array, rank: int, is_planes: bool = F
 def total(terms: Mapping[str, Array], trunk: Trunk) -> Array:
     """The trunk's loss: the mean over [T, B] of the weighted sum of all terms."""
     cfg = trunk.cfg
-    scales = {"rep": REP_SCALE, "reward": cfg.reward_scale, "recall": cfg.recall}
+    scales = {"rep": REP_SCALE, "recall": cfg.recall}
+    scales |= dict.fromkeys(("reward", "cont"), cfg.reward_scale)
     scales |= {f"obs/{name}": cfg.vector_scale for name in vector_sizes(trunk)}
     scaled = [scales.get(name, 1.0) * term.mean() for name, term in terms.items()]
     return jnp.stack(scaled).sum()

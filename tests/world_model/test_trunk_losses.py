@@ -180,7 +180,7 @@ def test_what_is_recalled_depends_on_its_age(seen):
 
 
 def test_the_total_is_the_mean_of_the_scaled_terms(terms):
-    scales = {"rep": 0.1, "reward": 7.0, "recall": 3.0, "obs/vector": 5.0}
+    scales = {"rep": 0.1, "reward": 7.0, "cont": 7.0, "recall": 3.0, "obs/vector": 5.0}
     trunk = TRUNK.clone(cfg=RSSMConfig(reward_scale=7.0, recall=3.0, vector_scale=5.0))
     weighted = {name: scales.get(name, 1.0) * np.mean(x) for name, x in terms.items()}
     assert float(losses.total(terms, trunk)) == pytest.approx(sum(weighted.values()), rel=1e-5)
