@@ -21,7 +21,7 @@ def get_config() -> ml_collections.ConfigDict:
     config.model.update(small_bins=False, code_scale=1.0, memory=0)
     config.model.update(reward_scale=1.0, vector_scale=1.0, recall=0.0, focal=0.0)
     config.ensemble.members = 0
-    config.dream.update(starts=1024, horizons=(15,), chunk=15, end=0.0)
+    config.dream.update(starts=1024, horizons=(15,), chunk=15)
     config.behaviour.update(mode="task", layers=3, pool_units=0)
     config.behaviour.update(discount=1 - 1 / 333, entropy=3e-4, box_entropy=1.0)
     config.behaviour.update(centre=False, count_ended=True, actor="normal", reward_unit=False)

@@ -363,20 +363,6 @@ MUTANTS = (
         "        learner.params.members if agent.novelty.is_progress else None,",
         "test_slow_copies_follow_the_updated_members_at_the_slow_rate",
     ),
-    Mutant(
-        "all_ends_count_as_wrong",
-        LEARN,
-        'Ends(scalars["dream/ends"], scalars["dream/wrong_ends"])',
-        'Ends(scalars["dream/ends"], scalars["dream/ends"])',
-        "test_the_shares_of_ends_follow_the_batch",
-    ),
-    Mutant(
-        "dreams_are_cut_at_wrong_ends",
-        f"{AGENT}/dreams.py",
-        "ends.threshold(learner.ends, agent.dream.end)",
-        "agent.dream.end",
-        "test_dreams_are_not_cut_where_most_ends_of_the_head_are_wrong",
-    ),
     # Replay
     Mutant(
         "action_at_the_row_is_taken_for_the_one_before",

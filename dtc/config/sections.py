@@ -221,9 +221,6 @@ class DreamConfig:
         help="possible dream lengths, ascending multiples of dream.chunk",
     )
     chunk: int = setting(8, COUNT, unit="steps", help="dreamed steps computed together")
-    end: float = setting(
-        0.8, BELOW_ONE, help="a dream ends where the predicted continue probability is below this"
-    )
     plans: int = setting(8, NATURAL, help="dreams that an action is chosen from; 0: no plans")
 
     @property

@@ -68,22 +68,15 @@ def dream_chunk(
     groups: int,
     latent: Latent,
     first_t: Array,
-    end: Array,
     cfg: DreamConfig,
 ) -> tuple[Latent, Dreamed]:
-    """A chunk of steps from t = first_t: a scan runs the recurrence, the rest is batched over time.
-
-    A continue probability below `end` counts as 0. The model has no data of states after an
-    episode's end, yet dreams often enter ambiguous states that are only partly terminal: beyond
-    them the reward of reaching a goal could be counted repeatedly.
-    """
+    """A chunk of steps from `first_t` on: a scan of the recurrence, the rest batched over time."""
     steps = first_t + jnp.arange(cfg.chunk, dtype=jnp.int32)
     last, (latents, actions, masks) = lax.scan(
         lambda s, t: dream_step(fns, keys_n, groups, s, t), latent, steps
     )
     nexts = jax.tree.map(lambda x, y: jnp.concatenate([x[1:], y[None]]), latents, last)
     reward, cont = fns.heads(flatten(nexts))
-    cont = jnp.where(cont < end, 0.0, cont)
     novelty = fns.novelty(*flatten((latents, actions)))
     heads = unflatten((reward, cont, novelty, fns.value(flatten(nexts))), cfg.chunk)
     return last, Dreamed(latents, actions, masks, *heads)
@@ -93,7 +86,6 @@ def imagine(
     keys_n: Key,
     start: Latent,
     horizon: Array,
-    end: Array,
     fns: ModelFns,
     groups: int,
     cfg: DreamConfig,
@@ -104,11 +96,10 @@ def imagine(
       keys_n: one key for each start, the only source of randomness of its dream.
       start: posterior latents [n, ...].
       horizon: [] int32, one of cfg.horizons, the same on every device.
-      end: [] continue probability below which a dream ends, see ends.py.
     """
 
     def chunk(latent: Latent, first_t: Array) -> tuple[Latent, Dreamed]:
-        return dream_chunk(fns, keys_n, groups, latent, first_t, end, cfg)
+        return dream_chunk(fns, keys_n, groups, latent, first_t, cfg)
 
     shapes = jax.eval_shape(lambda s: chunk(s, jnp.int32(0))[1], start)
     empty = jax.tree.map(lambda x: jnp.zeros((cfg.longest, *x.shape[1:]), x.dtype), shapes)

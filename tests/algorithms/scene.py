@@ -33,7 +33,6 @@ from dtc.curiosity.drive import CuriosityState
 from dtc.data import ring
 from dtc.data.codec import Codec
 from dtc.data.ring import Layout
-from dtc.world_model.ends import Ends
 from tests.programs import smoke_config
 
 A, N, M, B, T, STARTS, MEMBERS, NUM_BINS = 3, 4, 12, 4, 5, 8, 3, 21
@@ -211,7 +210,7 @@ def noise(tree, seed: int):
             value = 1.5 * value / np.sqrt(x.shape[-2])
         if x.shape == (NUM_BINS,):  # far bins are unlikely: they stand for 5e8
             value = value - 1.6 * np.log1p(np.abs(dist.twohot_bins(NUM_BINS)))
-        if name.endswith("['cont']['Dense_0']['bias']"):  # some below `dream.end`, some above
+        if name.endswith("['cont']['Dense_0']['bias']"):  # neither sure nor impossible
             value = value + 1.5
         return jnp.asarray(value, x.dtype)
 
@@ -258,7 +257,6 @@ def make_learner(agent: Agent) -> Learner:
             boredom=jnp.float32(0.3),
             bucket=jnp.int32(1),
         ),
-        ends=Ends(taken=jnp.float32(0.1), wrong=jnp.float32(0.01)),
         seen=None if shapes.seen is None else some_shares(),
     )
 

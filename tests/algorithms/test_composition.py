@@ -37,9 +37,8 @@ from dtc.training import evaluation, trainer
 from dtc.training.algorithm import Acted, ActKeys, Algorithm, Seen
 from dtc.training.carrier import Machine
 from dtc.training.evaluation import Outcome, Trace
-from dtc.world_model import ends, ensemble, imagination, rssm
+from dtc.world_model import ensemble, imagination, rssm
 from dtc.world_model import losses as trunk_losses
-from dtc.world_model.ends import Ends
 from dtc.world_model.ensemble import Transitions
 from tests.algorithms.scene import (
     HORIZONS,
@@ -685,10 +684,8 @@ def test_a_dreamed_step_is_credited_with_the_next_state_s_reward_and_its_own_nov
             deter, (reward, cont, value) = steps[t][0][0], steps[t + 1][1]
             np.testing.assert_allclose(dreamed.latent.deter[t + 1], deter, rtol=1e-5, atol=1e-6)
             np.testing.assert_allclose(dreamed.reward[t], reward, rtol=1e-5, atol=1e-6)
-            ended = np.where(cont < s.agent.dream.end, 0, cont)
-            np.testing.assert_allclose(dreamed.cont[t], ended, rtol=1e-5)
+            np.testing.assert_allclose(dreamed.cont[t], cont, rtol=1e-5)
             assert_close({k: x[t] for k, x in dreamed.value.items()}, value)
-    assert 0 < (dreamed.cont == 0).mean() < 1
 
 
 def test_novelty_in_dreams_is_disagreement_times_the_predicted_rarity():
@@ -910,7 +907,8 @@ def test_the_gradients_from_dreams_equal_the_equations(mode, name):
 
 
 def test_a_dream_from_a_terminal_state_has_no_effect():
-    s, over = scene(), 3
+    s = scene()
+    over = int(s.starts.alive.argmax())
     starts = s.starts._replace(alive=s.starts.alive.at[over].set(0.0))
     dreamed = s.dreamed("task")
     other = rewarded(s, "task", reward=dreamed.reward.at[:, over].add(5.0))
@@ -1074,8 +1072,6 @@ def given_gradients(s: Scene):
         "task/extrinsic/advantage": Mean(jnp.float32(9.0), jnp.float32(10.0)),
         "explore/entropy_share": Mean(jnp.float32(9.7), jnp.float32(10.0)),
         "task/entropy_share": Mean(jnp.float32(2.0), jnp.float32(10.0)),
-        "dream/ends": jnp.float32(0.5),
-        "dream/wrong_ends": jnp.float32(0.25),
     }
     away = {"vector": Moments(jnp.array([0.3, -0.2]), jnp.array([1.1, 0.7]))}
     grads = learn.Gradients(*noise(s.params, 7), away, jnp.roll(some_shares(), 1, -1))
@@ -1157,27 +1153,6 @@ def watched():
         return learned.learner, learned.metrics
 
     return jax.jit(update)(s.learner)
-
-
-def test_the_shares_of_ends_follow_the_batch():
-    s, (after, metrics) = watchful(), watched()
-    chance, terminated = np.exp(-np.asarray(s.terms["cont"])), np.asarray(s.batch.rows.terminated)
-    is_end = np.where(terminated, 1 - chance, chance) < s.agent.dream.end
-    shares = {"dream/ends": is_end, "dream/wrong_ends": is_end & ~terminated}
-    assert 0 < shares["dream/wrong_ends"].sum() < is_end.sum() < is_end.size
-    for (name, rows), old, new in zip(shares.items(), s.learner.ends, after.ends, strict=True):
-        np.testing.assert_allclose(metrics[name], rows.mean(), rtol=1e-6)
-        expected = ema_from_start(old, rows.mean(), ends.RATE, UPDATE + 1)
-        np.testing.assert_allclose(new, expected, rtol=1e-6)
-    np.testing.assert_allclose(metrics["dream/end"], s.agent.dream.end)
-
-
-def test_dreams_are_not_cut_where_most_ends_of_the_head_are_wrong():
-    wrong = scene().learner._replace(ends=Ends(jnp.float32(0.3), jnp.float32(0.2)))
-    cut, uncut = scene().dreamed("task"), scene().dreamed("task", wrong)
-    assert (np.asarray(cut.cont) == 0).any() and (np.asarray(uncut.cont) > 0).all()
-    is_low = np.asarray(uncut.cont) < scene().agent.dream.end
-    np.testing.assert_allclose(cut.cont, np.where(is_low, 0, uncut.cont), rtol=1e-6)
 
 
 def test_progress_pays_how_far_the_members_novelty_has_fallen_below_that_of_slow_copies():

@@ -17,7 +17,7 @@ from dtc.core import mesh
 from dtc.core.nets import Precision
 from dtc.core.types import TimeStep
 from dtc.training.algorithm import Acted, ActKeys, Seen
-from dtc.world_model import ends, imagination
+from dtc.world_model import imagination
 from dtc.world_model.imagination import ModelFns
 from tests.algorithms.scene import LATENTS, ROWS, SIZES, A, N, make_agent, scene, walk
 from tests.programs import smoke_config
@@ -159,7 +159,6 @@ def dreams_of(s, obs, keys):
     """The dreams that are to be judged, by environment and dream, [H, N, plans, ...]."""
     policy, size = s.agent.acting, s.agent.dream.plans
     latent = jax.tree.map(lambda x: jnp.asarray(x[0]), LATENTS)
-    end = ends.threshold(s.learner.ends, s.agent.dream.end)
 
     @jax.jit
     def chunk(latent, obs, key):
@@ -169,7 +168,7 @@ def dreams_of(s, obs, keys):
         each = jax.random.split(key, size)
         start = jax.tree.map(lambda x: jnp.repeat(x[None], size, 0), latent)
         groups, cfg = s.agent.model.groups, replace(s.agent.dream, chunk=LOOK_AHEAD)
-        return imagination.dream_chunk(fns, each, groups, start, jnp.int32(0), end, cfg)[1]
+        return imagination.dream_chunk(fns, each, groups, start, jnp.int32(0), cfg)[1]
 
     def of(i):
         return chunk(jax.tree.map(lambda x: x[i], latent), obs[i], keys[i])

@@ -71,7 +71,7 @@ def chance_of_second_arm(unknown_arm, late):
     def update(params, i):
         keys_n = mesh_keys(jax.random.key(1), Purpose.DREAM, jnp.arange(N), i)
         fns = bandit(params, unknown_arm)
-        dreamed = imagination.imagine(keys_n, START, PULLS, dreams.end, fns, 1, dreams)
+        dreamed = imagination.imagine(keys_n, START, PULLS, fns, 1, dreams)
         novelty = jnp.roll(dreamed.novelty, 1, 0) if late else dreamed.novelty
         judged = targets(
             Rollout(

@@ -12,7 +12,7 @@ from dtc.world_model import imagination
 from dtc.world_model.imagination import ModelFns
 from tests.meshes import on_mesh
 
-CFG = DreamConfig(starts=4, horizons=(2, 4, 8), chunk=2, end=0.535)
+CFG = DreamConfig(starts=4, horizons=(2, 4, 8), chunk=2)
 N, S, A, H = CFG.starts, 3, 2, CFG.longest
 ROOT = jax.random.key(5)
 
@@ -65,7 +65,7 @@ def keys_of(ids, update):
 
 
 def imagine(horizon, ids, start, update, fns):
-    return imagination.imagine(keys_of(ids, update), start, horizon, CFG.end, fns, S, CFG)
+    return imagination.imagine(keys_of(ids, update), start, horizon, fns, S, CFG)
 
 
 @jax.jit
@@ -129,8 +129,7 @@ def test_reward_continue_and_value_come_from_the_next_state_and_novelty_from_thi
     np.testing.assert_array_equal(longest.latent.deter[..., 0], t)
     np.testing.assert_array_equal(longest.reward, t + 1)
     np.testing.assert_array_equal(longest.value["extrinsic"], -(t + 1))
-    ends = t + 1 < 4  # where fewer than 53.5 % go on
-    np.testing.assert_allclose(longest.cont, np.where(ends, 0, 0.5 + 0.01 * (t + 1)), rtol=1e-6)
+    np.testing.assert_allclose(longest.cont, 0.5 + 0.01 * (t + 1), rtol=1e-6)
     np.testing.assert_allclose(longest.novelty, 100 * t + longest.action, rtol=1e-6)
     np.testing.assert_array_equal(longest.mask[..., 1], t % 2 == 0)
 

@@ -29,8 +29,7 @@ from dtc.curiosity import drive, rarity
 from dtc.curiosity.drive import CuriosityState
 from dtc.curiosity.novelty import Novelty
 from dtc.training.algorithm import Specs, State
-from dtc.world_model import ends, ensemble, grid, latent, rssm
-from dtc.world_model.ends import Ends
+from dtc.world_model import ensemble, grid, latent, rssm
 from dtc.world_model.ensemble import Member
 from dtc.world_model.latent import Feature
 
@@ -156,7 +155,6 @@ class Learner(NamedTuple):
     ranges: dict[str, dict[str, ReturnRange]]  # by policy and kind of reward
     entropy: dict[str, Seeking]  # by policy; of the weight of its entropy
     curiosity: CuriosityState
-    ends: Ends  # how far the head's ends are right
     seen: Array | None  # shares of hashed observations, if novelty depends on rarity
 
 
@@ -203,7 +201,6 @@ def specs(agent: Agent, on_data: int) -> Specs:
         ranges=same,
         entropy=same,
         curiosity=same,
-        ends=same,
         seen=same,
     )
     return Specs(learner=learner, acting=mesh.SHARDED)
@@ -272,7 +269,6 @@ def init(root: Key, agent: Agent) -> Learner:
         },
         entropy={p.name: Seeking(jnp.asarray(p.seeking, wide), zero) for p in agent.policies},
         curiosity=drive.init(len(agent.dream.horizons)),
-        ends=ends.init(wide),
         seen=rarity.init(wide) if agent.trunk.has_rarity else None,
     )
 
@@ -291,7 +287,6 @@ def for_acting(learner: Learner) -> Learner:
         ranges={},
         entropy={},
         curiosity=nothing,
-        ends=nothing,
         seen=nothing,
     )
 

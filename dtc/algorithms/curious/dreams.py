@@ -23,7 +23,7 @@ from dtc.core.metrics import Mean
 from dtc.core.numerics import accum, allowed_mean, masked_sum
 from dtc.core.types import Array, Key, Latent, Purpose, PyTree
 from dtc.curiosity import drive, rarity
-from dtc.world_model import ends, ensemble, imagination, rssm
+from dtc.world_model import ensemble, imagination, rssm
 from dtc.world_model.ensemble import Transitions
 from dtc.world_model.imagination import Dreamed, ModelFns
 from dtc.world_model.latent import Feature
@@ -224,7 +224,6 @@ def dream(
         draws.keys(Purpose.DREAM, starts.ids + offset),
         starts.latent,
         horizon_of(learner, agent),
-        ends.threshold(learner.ends, agent.dream.end),
         model_fns(agent, learner._replace(params=params), policy),
         agent.model.groups,
         agent.dream,

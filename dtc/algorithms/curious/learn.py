@@ -48,8 +48,6 @@ from dtc.core.types import Array, Latent, PyTree
 from dtc.curiosity import drive, rarity
 from dtc.data.ring import Ring, Written
 from dtc.training.algorithm import Collected, Learned
-from dtc.world_model import ends
-from dtc.world_model.ends import Ends
 from dtc.world_model.rssm import Observed
 
 AVERAGE_RATE = 0.1  # rate per update of the EMA of behaviour that is evaluated: about ten updates
@@ -89,8 +87,6 @@ def gradients(
     out, pull_back, (seen, terms, shares) = jax.vjp(loss_fn, params.trunk, has_aux=True)
     scalars: Scalars = {f"loss/{name}": x.mean() for name, x in terms.items()}
     scalars["loss/trunk"] = out.loss
-    cut = ends.count(terms["cont"], batch.rows.terminated, agent.dream.end)
-    scalars |= {"dream/ends": cut.taken, "dream/wrong_ends": cut.wrong}
     novel_from = drive.novel_from(learner.curiosity)
     members, sums, member_scalars = member_gradients(
         params.members, seen, terms, batch, novel_from, agent
@@ -197,7 +193,6 @@ def learn(
         f"curiosity/{k}": v for k, v in curious._asdict().items() if k != "bucket"
     }
     scalars["curiosity/horizon"] = horizon
-    scalars["dream/end"] = ends.threshold(learner.ends, agent.dream.end)
     scalars |= {"reward/unit": info.batch.unit.size, "task/earned": paid[agent.task.name]}
     after = Learner(
         params=params,
@@ -212,12 +207,6 @@ def learn(
         ranges=info.ranges,
         entropy=next_seeking(draws.update, learner, scalars, agent),
         curiosity=curiosity,
-        ends=ends.follow(
-            learner.ends,
-            Ends(scalars["dream/ends"], scalars["dream/wrong_ends"]),
-            draws.update,
-            agent.optimizer.warmup,
-        ),
         seen=jax.tree.map(partial(rarity.follow, update=draws.update), learner.seen, grads.shares),
     )
     rest = {name: x for name, x in after._asdict().items() if name not in STEPPED}

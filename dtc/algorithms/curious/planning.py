@@ -23,7 +23,7 @@ from dtc.behaviour.targets import Rollout, worth
 from dtc.core import mesh
 from dtc.core.types import Array, Key, Latent
 from dtc.training.algorithm import Acted, ActFn, ActKeys, Seen
-from dtc.world_model import ends, imagination
+from dtc.world_model import imagination
 from dtc.world_model.imagination import ModelFns
 
 
@@ -78,7 +78,6 @@ def best_action(
         agent.model.groups,
         state,
         jnp.int32(0),
-        ends.threshold(learner.ends, agent.dream.end),
         replace(agent.dream, chunk=LOOK_AHEAD),
     )
     alive = jnp.ones_like(dreamed.cont[0])
