@@ -905,17 +905,17 @@ MUTANTS = (
         "test_boredom_rises_with_what_the_task_pays_if_novelty_is_measured",
     ),
     Mutant(
-        "windows_begin_at_terminal_states",
+        "windows_begin_at_the_end_of_episodes",
         f"{AGENT}/batch.py",
-        "jnp.where(alive_KB, jnp.abs(value_KB - total_1B / jnp.maximum(num_1B, 1)), 0)",
+        "jnp.where(goes_KB, jnp.abs(value_KB - total_1B / jnp.maximum(num_1B, 1)), 0)",
         "jnp.abs(value_KB - total_1B / jnp.maximum(num_1B, 1))",
         "test_every_fourth_sequence_begins_where_the_value_is_most_unusual",
     ),
     Mutant(
-        "values_are_compared_with_those_of_terminal_states",
+        "values_are_compared_with_those_of_last_states",
         f"{AGENT}/batch.py",
-        "(alive_KB * value_KB, alive_KB)",
-        "(value_KB, jnp.ones_like(alive_KB))",
+        "(goes_KB * value_KB, goes_KB)",
+        "(value_KB, jnp.ones_like(goes_KB))",
         "test_every_fourth_sequence_begins_where_the_value_is_most_unusual",
     ),
     Mutant(

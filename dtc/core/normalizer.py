@@ -80,12 +80,10 @@ def least_std(spec: EnvSpec) -> dict[str, Array]:
     def bound(x: ArraySpec, limit: Any) -> Array:
         if x.num_classes is not None:
             return jnp.full(x.shape, limit(0, x.num_classes - 1), x.dtype)
-        value = limit(x.low, x.high)
-        value = np.nan if value is None else np.asarray(value)
-        is_float = jnp.issubdtype(x.dtype, jnp.floating)
-        return jnp.broadcast_to(value if is_float else np.nan_to_num(value), x.shape).astype(
-            x.dtype
-        )
+        ends = [np.nan if end is None else np.asarray(end, np.float64) for end in (x.low, x.high)]
+        is_known = np.isfinite(ends[0]) & np.isfinite(ends[1])
+        unknown = np.nan if jnp.issubdtype(x.dtype, jnp.floating) else 0
+        return jnp.broadcast_to(np.where(is_known, limit(*ends), unknown), x.shape).astype(x.dtype)
 
     low, high = (
         spec.encode({name: bound(x, limit) for name, x in spec.obs.items()})

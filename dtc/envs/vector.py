@@ -118,7 +118,7 @@ def mended(timestep: TimeStep, before: TimeStep) -> tuple[TimeStep, Array]:
     """The TimeStep with its broken rows replaced, and which those are, [N] bool.
 
     A row is broken if its reward, cost or observation is NaN or infinite. It becomes a cut episode:
-    the observation before it, reward 0, truncated.
+    the observation before it, reward 0, truncated; the first of its own if a reset broke.
     """
     tested = (timestep.reward, timestep.cost, timestep.obs)
     is_broken_N = jnp.zeros_like(timestep.first)
@@ -127,6 +127,7 @@ def mended(timestep: TimeStep, before: TimeStep) -> tuple[TimeStep, Array]:
             is_fine = jnp.isfinite(x).reshape(x.shape[0], -1).all(1)
             is_broken_N = is_broken_N | ~is_fine
     cut = before.silent()._replace(
+        first=timestep.first,
         terminated=jnp.zeros_like(before.terminated),
         truncated=jnp.ones_like(before.truncated),
         info=jax.tree.map(jnp.zeros_like, timestep.info),

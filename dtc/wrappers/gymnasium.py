@@ -146,11 +146,11 @@ class GymnasiumVectorStyle(gymnasium.vector.VectorEnv):
         `seed` is one number for all.
         """
         super().reset(seed=seed)
-        calls = 0 if self._state is None else self._state.calls.max() + 1
+        mask = (options or {}).get("reset_mask")
         if seed is not None or self._root is None:
             self._root = jax.random.key(self.np_random.integers(2**31))
-        begun = self._begin(self._root, calls)
-        mask = (options or {}).get("reset_mask")
+        is_anew = self._state is None or (seed is not None and mask is None)
+        begun = self._begin(self._root, 0 if is_anew else self._state.calls.max() + 1)
         if mask is not None:
             begun = _where(jnp.asarray(mask), begun, (self._state, self._state.held))
         self._state, shown = begun

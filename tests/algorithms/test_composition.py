@@ -302,7 +302,7 @@ def test_every_fourth_sequence_begins_where_the_value_is_most_unusual(later, is_
         return agents.values_fn(s.agent, s.params.behaviour["task"], task, latent)["extrinsic"]
 
     values = np.stack([value(latent) for latent in latents])
-    ended = np.array([ROWS.terminated[time_of(one.slot), one.env] for one in drawn])
+    ended = np.array([ROWS.last[time_of(one.slot), one.env] for one in drawn])
     far = np.abs(values - np.ma.array(values, mask=ended).mean(0).data)
     unusual = np.where(ended, 0, far).argmax(0)
     assert unusual[3] > 0 and ended[far.argmax(0)[3], 3] == is_terminal

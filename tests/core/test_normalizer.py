@@ -125,12 +125,14 @@ def test_the_least_deviation_is_a_share_of_the_range_where_that_is_known():
         bits=ArraySpec((2,), jnp.uint8, low=0, high=1),
         free=ArraySpec((2,), jnp.float32),
         number=ArraySpec((1,), jnp.int32),
+        counts=ArraySpec((3,), jnp.int32, low=(0.0, 5.0, -far), high=(10.0, far, 7.0)),
     )
     least = normalizer.least_std(spec)
     np.testing.assert_allclose(least["box"], [5 * LEAST_SHARE, LEAST_STD, LEAST_STD], rtol=1e-6)
     np.testing.assert_allclose(least["bits"], [LEAST_SHARE] * 2, rtol=1e-6)
     np.testing.assert_allclose(least["free"], [LEAST_STD] * 2, rtol=1e-6)
     np.testing.assert_allclose(least["number"], [LEAST_STD], rtol=1e-6)
+    np.testing.assert_allclose(least["counts"], [10 * LEAST_SHARE, LEAST_STD, LEAST_STD], rtol=1e-6)
 
 
 def test_the_range_is_that_of_the_encoded_vector():

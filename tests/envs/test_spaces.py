@@ -67,6 +67,12 @@ def test_bytes_are_scaled_to_one():
     assert spaces.encode(jnp.uint8(25), spaces.box((), np.int32, 0, 100)).tolist() == [0.25]
 
 
+@pytest.mark.parametrize("dtype", [np.uint32, np.int64])
+def test_the_end_of_the_integers_that_are_stored_is_no_bound(dtype):
+    found = spaces.box((2,), dtype, [0, 0], [10, np.iinfo(np.int32).max]).spec
+    assert (found.low, found.high) == (0.0, (10.0, np.inf))
+
+
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
 def test_the_ends_of_a_wide_integer_are_no_bounds(dtype):
     ends = np.iinfo(dtype)

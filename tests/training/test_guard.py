@@ -143,6 +143,15 @@ def ill(what):
     return Environment(spec, None, reset, step)
 
 
+def test_a_reset_that_breaks_begins_an_episode_and_does_not_repeat_the_last_reward():
+    _, timestep = vector.reset(jax.random.key(2), jnp.arange(2), ill("obs"), VectorConfig())
+    ended = timestep._replace(reward=jnp.ones(2), terminated=jnp.ones(2, bool))
+    obs = jax.tree.map(lambda x: x.at[0].set(jnp.nan), timestep.obs)
+    cut, is_broken = vector.mended(timestep._replace(obs=obs, first=jnp.ones(2, bool)), ended)
+    assert is_broken.tolist() == [True, False] and cut.truncated.tolist() == [True, False]
+    assert cut.first.all() and cut.reward.tolist() == [0.0, 0.0] and not cut.terminated.any()
+
+
 @pytest.mark.parametrize("what", ["obs", "reward"])
 @pytest.mark.parametrize("mode", ["next_step", "same_step", "disabled"])
 def test_a_bad_step_becomes_a_cut_episode_and_the_next_call_resets(mode, what):

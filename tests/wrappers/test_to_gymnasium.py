@@ -132,6 +132,14 @@ def test_the_same_step_shows_the_new_episode_and_tells_how_the_old_one_ended():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("mode", ["next_step", "same_step", "disabled"])
+def test_a_seed_fixes_all_episodes_whatever_was_played_before(mode):
+    env = to_gymnasium_vec(make("rooms"), 3, mode)
+    first, other, again = env.reset(seed=1)[0], env.reset()[0], env.reset(seed=1)[0]
+    assert all((first[k] == again[k]).all() for k in first)
+    assert any((first[k] != other[k]).any() for k in first)
+
+
 def test_without_reset_only_those_of_the_mask_begin_anew():
     env = to_gymnasium_vec(catalog.make("chain", length=4), 3, "disabled")
     walk(env, 5)

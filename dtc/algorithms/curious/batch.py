@@ -94,10 +94,10 @@ def choose(
     networks = learner.params.behaviour[agent.task.name]
     value_KB = values_fn(agent, networks, agent.task, latent_KB)["extrinsic"]
     is_chosen_B = ids_B % 4 == 3
-    # No critic learns terminal states
-    alive_KB = ~ring.rows_at(stored, index_KB.slot, index_KB.env).terminated
-    total_1B, num_1B = (x.sum(0, keepdims=True) for x in (alive_KB * value_KB, alive_KB))
-    far_KB = jnp.where(alive_KB, jnp.abs(value_KB - total_1B / jnp.maximum(num_1B, 1)), 0)
+    # After the last row of an episode another one is replayed
+    goes_KB = ~ring.rows_at(stored, index_KB.slot, index_KB.env).last
+    total_1B, num_1B = (x.sum(0, keepdims=True) for x in (goes_KB * value_KB, goes_KB))
+    far_KB = jnp.where(goes_KB, jnp.abs(value_KB - total_1B / jnp.maximum(num_1B, 1)), 0)
     unusual_B = jnp.where(far_KB.max(0) > UNUSUAL, far_KB.argmax(0), 0)
     best_B = jnp.where(is_chosen_B, unusual_B, 0)
     counted = agent.replay.batch - agent.replay.batch // 4

@@ -78,10 +78,13 @@ def box(shape: tuple[int, ...], dtype: Any, low: Any = -np.inf, high: Any = np.i
 
 
 def _unlimited(x: Any, dtype: Any) -> np.ndarray:
-    """Bounds, infinite where they are what suites write for infinity: the ends of the dtype."""
+    """Bounds, infinite where they are what suites write for infinity: the ends of the dtype.
+
+    Wide integers are stored as int32, so its ends are infinite, too.
+    """
     x, dtype = np.asarray(x, np.float64), np.dtype(dtype)
-    is_wide = dtype.kind == "i" and dtype.itemsize >= 4
-    limit = np.iinfo(dtype).max if is_wide else UNBOUNDED
+    is_wide = dtype.kind in "iu" and dtype.itemsize >= 4
+    limit = np.iinfo(np.int32).max if is_wide else UNBOUNDED
     return np.where(np.abs(x) >= limit, np.copysign(np.inf, x), x)
 
 
