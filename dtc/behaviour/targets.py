@@ -53,7 +53,7 @@ class Rollout(NamedTuple):
     value_0: dict[str, Array]  # each critic at s_0, [n]
     value_tp1: dict[str, Array]  # each critic at s_{t+1}, [H, n]
     alive_0: Array  # [n] 0 where s_0 is terminal
-    usual: Array  # [n] bool, False where s_0 was chosen for its unusual value
+    usual: Array  # [n] bool, False where s_0 was drawn by rarity or chosen for its value
 
 
 class Targets(NamedTuple):

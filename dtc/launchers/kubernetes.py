@@ -2,13 +2,14 @@
 
 import json
 import shlex
+from itertools import pairwise
 from typing import Any
 
 from dtc.host.command import LAUNCHED_AS
 from dtc.host.devices import Slice
 from dtc.launchers.job import Job, exports, train
 from dtc.launchers.plan import File, Plan
-from dtc.launchers.restarts import FINAL, SAVED, STUCK
+from dtc.launchers.restarts import FINAL
 from dtc.launchers.tpu import accelerator_type
 
 ACCELERATORS = {
@@ -99,7 +100,9 @@ def _annotations(job: Job) -> dict[str, str]:
 
 def xpk(job: Job) -> Plan:
     """`xpk workload create`, which writes a JobSet of its own."""
-    again = (SAVED, STUCK)  # besides those of signals, which xpk knows
+    # xpk takes ranges, and adds 127 to 255 itself; any other status would end the JobSet for good
+    stops = [0, *(status for status in FINAL if 0 < status < 127), 127]
+    again = ",".join(f"{a + 1}-{b - 1}" for a, b in pairwise(stops) if b - a > 1)
     script = f"{exports(job)}exec {train(job, job.args.python)}"
     create = (
         *("xpk", "workload", "create", f"--workload={job.name}", f"--cluster={job.args.cluster}"),
@@ -108,7 +111,7 @@ def xpk(job: Job) -> Plan:
         "--num-slices=1",
         f"--docker-image={job.args.image}",
         f"--max-restarts={RESTARTS}",
-        f"--restart-on-exit-codes={','.join(map(str, again))}",
+        f"--restart-on-exit-codes={again}",
         f"--command={script}",
     )
     end = shlex.join(

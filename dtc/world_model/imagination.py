@@ -25,7 +25,7 @@ class Dreamed(NamedTuple):
     action: Array  # a_t, [H, n] or [H, n, A]
     mask: Array | None  # allowed actions at s_t, [H, n, A]
     reward: Array  # predicted at s_{t+1}, [H, n]
-    cont: Array  # probability that s_{t+1} is not terminal, set to 0 below `end`, [H, n]
+    cont: Array  # probability that s_{t+1} is not terminal, [H, n]
     novelty: Array  # u(s_t, a_t), [H, n]
     value: dict[str, Array]  # each critic at s_{t+1}, [H, n]
 

@@ -135,6 +135,15 @@ def test_gke_does_not_restart_what_cannot_go_on(planned):
     assert pods["template"]["spec"]["restartPolicy"] == "Never", "which a failure policy needs"
 
 
+def test_xpk_restarts_what_can_go_on(planned):
+    [flag] = [x for x in planned("xpk").commands[0] if x.startswith("--restart-on-exit-codes=")]
+    again = set()
+    for part in flag.partition("=")[2].split(","):
+        first, last = map(int, part.split("-"))
+        again |= set(range(first, last + 1))
+    assert again == set(range(1, 127)) - {2, 77, 78}
+
+
 @pytest.mark.parametrize(
     ("status", "restarts", "requeued"),
     [(0, 0, 0), (2, 0, 0), (75, 50, 1), (77, 0, 0), (134, 0, 1), (134, 1, 1), (134, 2, 0)],
