@@ -924,7 +924,7 @@ MUTANTS = (
         "order, noise = (folded(keys, i) for i in range(2))",
         "order, noise = keys, folded(keys, 1)",
         "test_rare_starts_are_drawn_with_noise_of_their_own",
-        "tests/algorithms/test_starts.py",
+        STARTS_LAWS,
     ),
     Mutant(
         "rarity_of_a_state_counts_forbidden_actions",
@@ -932,7 +932,7 @@ MUTANTS = (
         "allowed_mean(accum(log), mask)",
         "allowed_mean(accum(log), None)",
         "test_the_rarity_of_a_state_is_the_geometric_mean_over_allowed_actions",
-        "tests/algorithms/test_starts.py",
+        STARTS_LAWS,
     ),
     Mutant(
         "a_window_without_latents_is_surprised_by_its_first_row",

@@ -26,7 +26,7 @@ class Dreamed(NamedTuple):
     mask: Array | None  # allowed actions at s_t, [H, n, A]
     reward: Array  # predicted at s_{t+1}, [H, n]
     cont: Array  # probability that s_{t+1} is not terminal, [H, n]
-    novelty: Array  # u(s_t, a_t), [H, n]
+    novelty: Array  # of (s_t, a_t), times rarity if that is counted, [H, n]
     value: dict[str, Array]  # each critic at s_{t+1}, [H, n]
 
 

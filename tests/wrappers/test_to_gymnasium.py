@@ -140,6 +140,7 @@ def test_a_seed_fixes_all_episodes_whatever_was_played_before(mode):
     assert any((first[k] != other[k]).any() for k in first)
 
 
+@pytest.mark.slow
 def test_without_reset_only_those_of_the_mask_begin_anew():
     env = to_gymnasium_vec(catalog.make("chain", length=4), 3, "disabled")
     walk(env, 5)
