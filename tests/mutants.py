@@ -590,8 +590,8 @@ MUTANTS = (
     Mutant(
         "dreams_never_end",
         "dtc/world_model/imagination.py",
-        "    cont = jnp.where(cont < end, 0.0, cont)\n",
-        "",
+        "heads = unflatten((reward, cont, novelty,",
+        "heads = unflatten((reward, jnp.ones_like(cont), novelty,",
         "test_a_dreamed_step_is_credited_with_the_next_state_s_reward_and_its_own_novelty",
     ),
     Mutant(
