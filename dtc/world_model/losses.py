@@ -106,6 +106,25 @@ def decode(trunk: Trunk, params: PyTree, feature: Feature) -> dict[str, Array]:
     return {name: means.get(name, nn.softmax)(x) for name, x in decoded.items()}
 
 
+def decode_likely(trunk: Trunk, params: PyTree, feature: Feature) -> dict[str, Array]:
+    """As `decode`, but a class with more than twice its equal share is certain, a one-hot.
+
+    A state between two known observations decodes to a mixture of both, which nobody has observed.
+    So the class is the likelier of the two. Where no class stands out, as in noise, all keep their
+    probabilities.
+    """
+    decoded = decode(trunk, params, feature)
+    continuous = {*vector_sizes(trunk), *trunk.planes}
+    return {name: x if name in continuous else _certain(x) for name, x in decoded.items()}
+
+
+def _certain(probs: Array) -> Array:
+    """[..., K] a one-hot of the likeliest class if its probability is above 2 / K."""
+    num = probs.shape[-1]
+    likeliest = nn.one_hot(probs.argmax(-1), num, dtype=probs.dtype)
+    return jnp.where(probs.max(-1, keepdims=True) > 2 / num, likeliest, probs)
+
+
 def mask_loss(logits: Array, mask: Array) -> Array:
     """-log p of a mask [..., A], summed over the actions: [...]."""
     return -dist.bernoulli_log_prob(logits, mask).sum(-1)

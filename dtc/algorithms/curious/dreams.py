@@ -27,7 +27,7 @@ from dtc.world_model import ensemble, imagination, rssm
 from dtc.world_model.ensemble import Transitions
 from dtc.world_model.imagination import Dreamed, ModelFns
 from dtc.world_model.latent import Feature
-from dtc.world_model.losses import decode
+from dtc.world_model.losses import decode_likely
 from dtc.world_model.rssm import Observed
 
 RarityFn = Callable[[Agent, Learner, Latent, Array], Array]  # as told_rarity and counted_rarity
@@ -142,7 +142,7 @@ def told_rarity(agent: Agent, learner: Learner, state: Latent, action: Array) ->
 def counted_rarity(
     agent: Agent, learner: Learner, state: Latent, action: Array, first: PyTree = None
 ) -> Array:
-    """[n] rarity of the observations that states [n, ...] decode to, with discrete actions [n].
+    """[n] rarity of the likely observations in states [n, ...], with discrete actions [n].
 
     It is computed from the counts of replayed rows. The head generalises: if two features are each
     common, it predicts that their combination is common too, even if it was never seen.
@@ -151,7 +151,7 @@ def counted_rarity(
       first: what was observed in the first states, leaves [m, ...], instead of what they decode to.
     """
     assert learner.seen is not None
-    decoded = decode(agent.trunk, learner.params.trunk, agent.feature(state))
+    decoded = decode_likely(agent.trunk, learner.params.trunk, agent.feature(state))
     x = rarity.flat(decoded, decoded, axes=1)
     if first is not None:
         known = rarity.flat(first, decoded, axes=1)

@@ -79,7 +79,7 @@ def hashes_of(seen: Observed, batch: Batch, trunk: PyTree, agent: Agent) -> Hash
     as the model expects the same everywhere.
     """
     before = lax.stop_gradient(seen.foretold(agent.precision))
-    expected = losses.decode(agent.trunk, lax.stop_gradient(trunk), before)
+    expected = losses.decode_likely(agent.trunk, lax.stop_gradient(trunk), before)
     both = jnp.stack([rarity.flat(x, expected, axes=2) for x in (batch.obs, expected)])
     return rarity.hashed(both, agent.spec.action.num_classes or 0)
 

@@ -1,10 +1,11 @@
-"""Planning in dreams: an agent that seeks novelty does what the most novel of several dreams does.
+"""Planning in dreams: an agent that seeks novelty takes the action after which it dreams of most.
 
-Novelty changes faster than an actor learns, so the actor lags behind what its own dreams show. The
-best of a few dreams from where the agent is does not: model-predictive control by random shooting,
-with the policy's own actions and its critic's value where dreams stop (Lowrey et al. 2019, "Plan
-online, learn offline", arXiv:1811.01848). Half of the dreams begin with a random action. Otherwise,
-if the policy is sure of one action, no dream would show another.
+Novelty changes faster than an actor learns, so the actor lags behind what its own dreams show. A
+few dreams from where the agent is do not. The first action whose dreams are best on average is
+taken: Monte-Carlo search of depth one (Tesauro & Galperin 1996, "On-line policy improvement using
+Monte-Carlo search"), with the policy's own actions later and its critic's value where dreams stop
+(Lowrey et al. 2019, "Plan online, learn offline", arXiv:1811.01848). Half of the dreams begin with
+a random action. Otherwise, if the policy is sure of one action, no dream would show another.
 """
 
 from dataclasses import replace
@@ -58,10 +59,11 @@ def planned(agent: Agent, act: ActFn) -> ActFn:
 def best_action(
     learner: Learner, state: Latent, obs: dict[str, Array], keys_N: Key, agent: Agent
 ) -> Array:
-    """[N] the first action of the best of `dream.plans` dreams from each state [N, ...].
+    """[N] the first action whose dreams are best, of `dream.plans` from each state [N, ...].
 
-    They are dreams of the acting policy, judged by the return of novelty. Rarity is counted, so a
-    plan leads to what nobody has seen as soon as one of the dreams does.
+    They are dreams of the acting policy, judged by the return of novelty, with counted rarity. An
+    action is as good as the mean of the dreams that begin with it: the best single dream is often
+    one of what does not exist.
 
     Args:
       obs: what was observed in the states, leaves [N, ...]. The rarity of first steps is that of
@@ -84,9 +86,11 @@ def best_action(
     rewards = rewards_of(dreamed, learner, policy)
     rollout = Rollout(rewards, dreamed.cont, {}, dreamed.value, alive, alive > 0)
     total = worth(rollout, learner.ranges[policy.name], novelty)
-    best = rearrange(total, "(n m) -> n m", m=size).argmax(1)
-    first = rearrange(dreamed.action[0], "(n m) -> n m", m=size)
-    return jnp.take_along_axis(first, best[:, None], 1)[:, 0]
+    by_dream = partial(rearrange, pattern="(n m) -> n m", m=size)
+    begins_NMA = jax.nn.one_hot(by_dream(dreamed.action[0]), agent.spec.action.num_classes)
+    sum_NA = (by_dream(total)[..., None] * begins_NMA).sum(1)
+    num_NA = begins_NMA.sum(1)
+    return jnp.where(num_NA > 0, sum_NA / jnp.maximum(num_NA, 1), -jnp.inf).argmax(1)
 
 
 def with_free_starts(fns: ModelFns, agent: Agent) -> ModelFns:
