@@ -27,6 +27,9 @@ AGENT = "dtc/algorithms/curious"
 PERCENTILES = "dtc/core/percentiles.py"
 GUARD, GUARD_LAWS = "dtc/training/trainer.py", "tests/training/test_guard.py"
 PLANNING, PLANNING_LAWS = f"{AGENT}/planning.py", "tests/algorithms/test_planning.py"
+LIKELY_LAWS = "tests/algorithms/test_likely.py"
+TRUNK_LOSSES = "dtc/world_model/losses.py"
+TRUNK_LOSSES_LAWS = "tests/world_model/test_trunk_losses.py"
 STARTS_LAWS = "tests/algorithms/test_starts.py"
 TRIALS_LAWS = "tests/algorithms/test_trials.py"
 LEARN, LEARN_LAWS = f"{AGENT}/learn.py", "tests/algorithms/test_learn.py"
@@ -148,15 +151,55 @@ MUTANTS = (
         "dtc/behaviour/targets.py",
         "kind, ranges, horizon, lam=1.0)[0]",
         "kind, ranges, horizon, lam=0.0)[0]",
-        "test_the_best_dream_has_the_largest_return_with_the_value_of_its_end",
+        "test_the_best_action_has_the_largest_mean_return_with_the_value_of_ends",
         PLANNING_LAWS,
+    ),
+    Mutant(
+        "plan_follows_the_best_single_dream",
+        PLANNING,
+        "total_NA / jnp.maximum(num_NA, 1)",
+        "reduce(jnp.where(begins > 0, total[:, None], -jnp.inf), '(n m) a -> n a', 'max', m=size)",
+        "test_the_best_action_has_the_largest_mean_return_with_the_value_of_ends",
+        PLANNING_LAWS,
+    ),
+    Mutant(
+        "plan_prefers_the_action_of_most_dreams",
+        PLANNING,
+        "total_NA / jnp.maximum(num_NA, 1)",
+        "total_NA",
+        "test_the_best_action_has_the_largest_mean_return_with_the_value_of_ends",
+        PLANNING_LAWS,
+    ),
+    Mutant(
+        "plan_counts_mixtures_of_observations",
+        f"{AGENT}/dreams.py",
+        "import decode_likely",
+        "import decode as decode_likely",
+        "test_a_dreamed_state_is_as_rare_as_the_counts_of_its_likely_observation",
+        LIKELY_LAWS,
+    ),
+    Mutant(
+        "expected_mixtures_are_replayed",
+        f"{AGENT}/model.py",
+        "losses.decode_likely(agent",
+        "losses.decode(agent",
+        "test_the_likely_observation_is_replayed_as_the_expected_one",
+        LIKELY_LAWS,
+    ),
+    Mutant(
+        "class_of_noise_is_certain",
+        TRUNK_LOSSES,
+        "probs.max(-1, keepdims=True) > 2 / num",
+        "probs.max(-1, keepdims=True) > 0 / num",
+        "test_a_class_with_twice_its_share_is_certain_and_where_none_has_it_all_stay",
+        TRUNK_LOSSES_LAWS,
     ),
     Mutant(
         "plan_counts_raw_novelty",
         PLANNING,
         "rewards = rewards_of(dreamed, learner, policy)",
         'rewards = {"extrinsic": dreamed.reward, "intrinsic": dreamed.novelty}',
-        "test_the_best_dream_has_the_largest_return_with_the_value_of_its_end",
+        "test_the_best_action_has_the_largest_mean_return_with_the_value_of_ends",
         PLANNING_LAWS,
     ),
     Mutant(
@@ -164,7 +207,7 @@ MUTANTS = (
         PLANNING,
         "model_fns(agent, learner, policy, partial(counted_rarity, first=obs))",
         "model_fns(agent, learner, policy)",
-        "test_the_best_dream_has_the_largest_return_with_the_value_of_its_end",
+        "test_the_best_action_has_the_largest_mean_return_with_the_value_of_ends",
         PLANNING_LAWS,
     ),
     Mutant(
@@ -172,7 +215,7 @@ MUTANTS = (
         PLANNING,
         "partial(counted_rarity, first=obs)",
         "counted_rarity",
-        "test_the_best_dream_has_the_largest_return_with_the_value_of_its_end",
+        "test_the_best_action_has_the_largest_mean_return_with_the_value_of_ends",
         PLANNING_LAWS,
     ),
     Mutant(
@@ -402,7 +445,7 @@ MUTANTS = (
     ),
     Mutant(
         "truncated_states_continue_no_more",
-        "dtc/world_model/losses.py",
+        TRUNK_LOSSES,
         "dist.bernoulli_log_prob(cont, ~rows.terminated)",
         "dist.bernoulli_log_prob(cont, ~rows.last)",
         "test_truncation_does_not_train_the_continue_head",
@@ -1031,27 +1074,27 @@ MUTANTS = (
     ),
     Mutant(
         "the_reward_weighs_as_much_as_any_other_loss",
-        "dtc/world_model/losses.py",
+        TRUNK_LOSSES,
         '("reward", "cont")',
         '("cont",)',
         "test_the_total_is_the_mean_of_the_scaled_terms",
-        "tests/world_model/test_trunk_losses.py",
+        TRUNK_LOSSES_LAWS,
     ),
     Mutant(
         "ends_weigh_as_much_as_any_other_loss",
-        "dtc/world_model/losses.py",
+        TRUNK_LOSSES,
         '("reward", "cont")',
         '("reward",)',
         "test_the_total_is_the_mean_of_the_scaled_terms",
-        "tests/world_model/test_trunk_losses.py",
+        TRUNK_LOSSES_LAWS,
     ),
     Mutant(
         "vectors_weigh_as_much_as_any_other_loss",
-        "dtc/world_model/losses.py",
+        TRUNK_LOSSES,
         "cfg.vector_scale for name",
         "1.0 for name",
         "test_the_total_is_the_mean_of_the_scaled_terms",
-        "tests/world_model/test_trunk_losses.py",
+        TRUNK_LOSSES_LAWS,
     ),
     Mutant(
         "entropy_weighs_as_much_in_a_box",
@@ -1069,11 +1112,11 @@ MUTANTS = (
     ),
     Mutant(
         "the_present_is_recalled",
-        "dtc/world_model/losses.py",
+        TRUNK_LOSSES,
         "[earlier_TB, columns]",
         "",
         "test_recall_is_the_loss_of_an_earlier_row_decoded_from_the_recurrent_state",
-        "tests/world_model/test_trunk_losses.py",
+        TRUNK_LOSSES_LAWS,
     ),
     Mutant(
         "recall_does_not_hear_the_age",
@@ -1081,7 +1124,7 @@ MUTANTS = (
         "rows = accum(age)[..., None]",
         "rows = 0 * accum(age)[..., None]",
         "test_what_is_recalled_depends_on_its_age",
-        "tests/world_model/test_trunk_losses.py",
+        TRUNK_LOSSES_LAWS,
     ),
     Mutant(
         "the_trunk_starts_without_memory",
@@ -1097,7 +1140,7 @@ MUTANTS = (
         "self.rarity(lax.stop_gradient(self.read(feature)))",
         "self.rarity(self.read(feature))",
         "test_rarity_costs_the_squared_error_of_its_log_and_does_not_reach_the_state",
-        "tests/world_model/test_trunk_losses.py",
+        TRUNK_LOSSES_LAWS,
     ),
     Mutant(
         "novelty_is_not_multiplied_by_rarity",
@@ -1137,31 +1180,31 @@ MUTANTS = (
     ),
     Mutant(
         "each_device_weighs_rows_by_its_own_mean",
-        "dtc/world_model/losses.py",
+        TRUNK_LOSSES,
         "        (dyn.mean(), (later * dyn).mean(), later.mean()), *mesh.AXES\n",
         "        (dyn.mean(), (later * dyn).mean(), later.mean())\n",
         "test_rows_weigh_by_the_mean_of_all_devices",
-        "tests/world_model/test_trunk_losses.py",
+        TRUNK_LOSSES_LAWS,
     ),
     Mutant(
         "a_random_start_weighs_more",
-        "dtc/world_model/losses.py",
+        TRUNK_LOSSES,
         "jnp.where(first, 1.0, jnp.minimum(k, most))",
         "jnp.minimum(k, most)",
         "test_unexpected_rows_weigh_more_and_the_mean_stays",
-        "tests/world_model/test_trunk_losses.py",
+        TRUNK_LOSSES_LAWS,
     ),
     Mutant(
         "unexpected_rows_make_the_dynamics_loss_larger",
-        "dtc/world_model/losses.py",
+        TRUNK_LOSSES,
         "return weight * in_all / jnp.maximum(weighted, LEAST_NATS)",
         "return weight",
         "test_unexpected_rows_weigh_more_and_the_mean_stays",
-        "tests/world_model/test_trunk_losses.py",
+        TRUNK_LOSSES_LAWS,
     ),
     Mutant(
         "rare_rows_weigh_no_more_than_common_ones",
-        "dtc/world_model/losses.py",
+        TRUNK_LOSSES,
         "jnp.sqrt(rare) * jnp.square",
         "jnp.square",
         "test_rows_are_rare_by_what_was_replayed_before_and_then_counted",

@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import jax
 import numpy as np
 import pytest
@@ -25,6 +27,7 @@ from tests.small_trunk import (
 )
 
 RNG = np.random.default_rng(0)
+CLASSES = np.eye(4, dtype=np.float32)[None]  # one-hot
 
 
 def normal(*shape):
@@ -125,6 +128,34 @@ def test_restored_predictions_have_the_unit_of_the_observation(seen, outputs):
     theirs = moments.mean + np.sqrt(moments.var) * symexp
     np.testing.assert_allclose(restored["vector"], theirs, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(restored["grid"].sum(-1), 1, rtol=1e-5)
+
+
+def test_a_class_with_twice_its_share_is_certain_and_where_none_has_it_all_stay(seen):
+    feature = seen.feature(Precision())
+    decode, likely = (
+        jax.device_get(jax.jit(lambda x, fn=fn: fn(TRUNK, PARAMS, x))(feature))
+        for fn in (losses.decode, losses.decode_likely)
+    )
+    np.testing.assert_array_equal(likely["vector"], decode["vector"])
+    for name in ("grid", "tags"):
+        probs = decode[name]
+        num = probs.shape[-1]
+        stands_out = probs.max(-1) > 2 / num
+        assert 0.05 < stands_out.mean() < 0.95
+        certain = np.eye(num)[probs.argmax(-1)]
+        wanted = np.where(stands_out[..., None], certain, probs)
+        np.testing.assert_array_equal(likely[name], wanted.astype(np.float32))
+
+
+def test_planes_keep_their_probabilities(monkeypatch):
+    def decoded(*_):
+        return {"image": np.full((2, 3, 4), 0.9, np.float32), "tags": 0.7 * CLASSES + 0.1}
+
+    monkeypatch.setattr(losses, "decode", decoded)
+    trunk = SimpleNamespace(planes=("image",), encoded=(("image", (2, 3, 4)), ("tags", (4, 4))))
+    likely = losses.decode_likely(trunk, None, None)
+    np.testing.assert_array_equal(likely["image"], np.float32(0.9))
+    np.testing.assert_array_equal(likely["tags"], CLASSES)
 
 
 @pytest.mark.parametrize("name", ["grid", "tags"])

@@ -13,7 +13,7 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
-from einops import rearrange
+from einops import reduce
 from jax import lax
 
 from dtc.algorithms.curious.acting import Acting, folded, inputs
@@ -22,6 +22,7 @@ from dtc.algorithms.curious.dreams import counted_rarity, model_fns, rewards_of,
 from dtc.behaviour.policy import sample_action
 from dtc.behaviour.targets import Rollout, worth
 from dtc.core import mesh
+from dtc.core.numerics import accum
 from dtc.core.types import Array, Key, Latent
 from dtc.training.algorithm import Acted, ActFn, ActKeys, Seen
 from dtc.world_model import imagination
@@ -86,11 +87,11 @@ def best_action(
     rewards = rewards_of(dreamed, learner, policy)
     rollout = Rollout(rewards, dreamed.cont, {}, dreamed.value, alive, alive > 0)
     total = worth(rollout, learner.ranges[policy.name], novelty)
-    by_dream = partial(rearrange, pattern="(n m) -> n m", m=size)
-    begins_NMA = jax.nn.one_hot(by_dream(dreamed.action[0]), agent.spec.action.num_classes)
-    sum_NA = (by_dream(total)[..., None] * begins_NMA).sum(1)
-    num_NA = begins_NMA.sum(1)
-    return jnp.where(num_NA > 0, sum_NA / jnp.maximum(num_NA, 1), -jnp.inf).argmax(1)
+    begins = accum(agent.action_input(dreamed.action[0]))  # one-hot
+    sums = (reduce(x, "(n m) a -> n a", "sum", m=size) for x in (total[:, None] * begins, begins))
+    total_NA, num_NA = sums
+    mean_NA = jnp.where(num_NA > 0, total_NA / jnp.maximum(num_NA, 1), -jnp.inf)
+    return lax.argmax(mean_NA, 1, jnp.int32)
 
 
 def with_free_starts(fns: ModelFns, agent: Agent) -> ModelFns:
