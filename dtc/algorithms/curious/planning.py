@@ -1,4 +1,4 @@
-"""Planning in dreams: an agent that seeks novelty takes the action after which it dreams of most.
+"""Planning in dreams: an agent that seeks novelty takes the action whose dreams are most novel.
 
 Novelty changes faster than an actor learns, so the actor lags behind what its own dreams show. A
 few dreams from where the agent is do not. The first action whose dreams are best on average is
