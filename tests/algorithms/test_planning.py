@@ -25,7 +25,7 @@ from tests.programs import smoke_config
 pytestmark = pytest.mark.slow
 
 OWN = 2  # the action that the policy itself takes
-PLANS = 12  # dreams of each environment; every third one plans
+PLANS = 12  # dreams of a state, so that several begin with the same action
 KEYS = jax.random.split(jax.random.key(5), N)
 OBS = jax.random.normal(jax.random.key(3), (N, 2))  # observed vectors where plans begin
 
@@ -178,7 +178,7 @@ def dreams_of(s, obs, keys):
     return latent, jax.tree.map(lambda *x: np.stack(x, 1), *each)
 
 
-@pytest.mark.parametrize("shift", [0.0, 2.0, 6.0])
+@pytest.mark.parametrize("shift", [0.0, 1.0, 2.0, 3.0, 6.0])
 def test_the_best_action_has_the_largest_mean_return_with_the_value_of_ends(shift):
     s, obs = scene(behaviour__mode="explore", dream__plans=PLANS), OBS + shift
     policy, state = s.agent.acting, s.learner.curiosity._replace(fast=jnp.float32(5.0))
