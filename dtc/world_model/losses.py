@@ -110,8 +110,8 @@ def decode_likely(trunk: Trunk, params: PyTree, feature: Feature) -> dict[str, A
     """As `decode`, but a class with more than twice its equal share is certain, a one-hot.
 
     A state between two known observations decodes to a mixture of both, which nobody has observed.
-    So the class is the likelier of the two. Where no class stands out, as in noise, all keep their
-    probabilities.
+    Here it decodes to the likelier of the two. Where no class stands out, as in noise, all keep
+    their probabilities.
     """
     decoded = decode(trunk, params, feature)
     continuous = {*vector_sizes(trunk), *trunk.planes}

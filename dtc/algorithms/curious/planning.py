@@ -1,9 +1,10 @@
 """Planning in dreams: an agent that seeks novelty takes the action whose dreams are most novel.
 
 Novelty changes faster than an actor learns, so the actor lags behind what its own dreams show. A
-few dreams from where the agent is do not. The first action whose dreams are best on average is
-taken: Monte-Carlo search of depth one (Tesauro & Galperin 1996, "On-line policy improvement using
-Monte-Carlo search"), with the policy's own actions later and its critic's value where dreams stop
+few dreams from where the agent is show it at once. The agent takes the action that begins the best
+dreams on average: Monte-Carlo search of depth one (Tesauro & Galperin 1996, "On-line policy
+improvement using Monte-Carlo search"). Later actions are the policy's own, and where dreams stop
+its critic's value counts
 (Lowrey et al. 2019, "Plan online, learn offline", arXiv:1811.01848). Half of the dreams begin with
 a random action. Otherwise, if the policy is sure of one action, no dream would show another.
 """
@@ -60,11 +61,11 @@ def planned(agent: Agent, act: ActFn) -> ActFn:
 def best_action(
     learner: Learner, state: Latent, obs: dict[str, Array], keys_N: Key, agent: Agent
 ) -> Array:
-    """[N] the first action whose dreams are best, of `dream.plans` from each state [N, ...].
+    """[N] the action whose dreams are best on average; `dream.plans` dreams a state [N, ...].
 
     They are dreams of the acting policy, judged by the return of novelty, with counted rarity. An
-    action is as good as the mean of the dreams that begin with it: the best single dream is often
-    one of what does not exist.
+    action is as good as the mean of the dreams that begin with it: the best single dream often
+    shows what does not exist.
 
     Args:
       obs: what was observed in the states, leaves [N, ...]. The rarity of first steps is that of
